@@ -39,7 +39,7 @@ if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 .DEFAULT_GOAL := help
 # Go knows itself what of these is to be built.
 .PHONY: bin/bench bin/staticcheck
-.PHONY: help build envoy previous spire test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-check bench-go fuzz demo image image-check clean
+.PHONY: help build envoy previous spire test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-check bench-go fuzz demo demo-mesh image image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,8 +49,8 @@ help: ## list the targets
 	@echo "  RESULTS=$(RESULTS), PLOTS=$(PLOTS) (a directory), BENCHFLAGS=flags for bin/bench (-quick, -cases regexp, -rounds n, …),"
 	@echo "  IMAGE=$(IMAGE), IMAGEFLAGS=flags for docker build, ENGINE=docker or podman"
 
-build: ## build the static binary bin/holdfast
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/holdfast ./cmd/holdfast
+build: ## build the static binaries bin/holdfast and bin/holdfast-mesh
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/holdfast ./cmd/holdfast-mesh
 
 envoy: $(if $(filter $(envoy_pinned),$(ENVOY)),$(envoy_pinned)) ## fetch the pinned Envoy into .envoy/
 	@"$(ENVOY)" --version
@@ -120,6 +120,17 @@ bin/bench:
 bench: build bin/bench ## what holdfast costs, against no agent, a byte pipe and a bare gRPC relay: a table, RESULTS, plots
 	bin/bench -holdfast bin/holdfast -out '$(RESULTS)' -plots '$(PLOTS)' $(BENCHFLAGS)
 
+bench-mesh: build ## holdfast-mesh beside istiod, with simulated sidecars: MESHFLAGS=flags for test/bench/mesh; builds istiod, about five minutes once
+	cd test/bench && go build -o '$(CURDIR)/bin/bench-mesh' ./mesh
+	cd test/peers/istio && go build -o '$(CURDIR)/bin/istiod' ./serve
+	@for form in delta sotw; do for rounds in 1 2; do \
+	  echo "holdfast-mesh, $$form:"; \
+	  bin/bench-mesh -form $$form $(MESHFLAGS) -- bin/holdfast-mesh serve --config {config} --listen {xds} --admin '' --log-level error || exit 1; \
+	  echo "istiod, $$form:"; \
+	  PILOT_MAX_REQUESTS_PER_SECOND=100000 PILOT_ENABLE_METADATA_EXCHANGE=false PILOT_ENABLE_ALPN_FILTER=false \
+	    bin/bench-mesh -form $$form $(MESHFLAGS) -- bin/istiod {config} {xds} 2>/dev/null || exit 1; \
+	done; done
+
 bench-check: bin/bench ## how two results files of bench differ: OLD=file NEW=file
 	@bin/bench -check '$(OLD)' '$(NEW)'
 
@@ -136,6 +147,9 @@ fuzz: ## each fuzz target for FUZZTIME
 
 demo: build envoy ## the product in under a minute, with a real Envoy
 	go run ./test/demo
+
+demo-mesh: build envoy ## holdfast-mesh in under a minute: a canary, a fault, a drain, outages, with real agents and Envoys
+	go run ./test/demo-mesh
 
 image: ## the images IMAGE:VERSION and, with Envoy inside, IMAGE-envoy:VERSION, with docker or podman
 	@engine=; for e in $(or $(ENGINE),docker podman); do \

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/webguard"
 	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/inspect"
 	"github.com/holdfast-xds/holdfast/mesh/server"
 )
 
@@ -80,7 +83,67 @@ func (e *Environment) adminHandler() http.Handler {
 	mux.HandleFunc("GET /documents", func(w http.ResponseWriter, r *http.Request) {
 		respond(w, e.Documents(r.URL.Query().Get("kind"), r.URL.Query().Get("namespace"), r.URL.Query().Get("name")))
 	})
+	mux.HandleFunc("GET /explain", e.explain)
+	mux.HandleFunc("POST /diff", e.diff)
 	return mux
+}
+
+// explain answers GET /explain?proxy=&host=&port=&path=&method=&header=NAME:VALUE.
+func (e *Environment) explain(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	req := inspect.Request{Host: q.Get("host"), Path: q.Get("path"), Method: q.Get("method"), Headers: make(map[string]string)}
+	if text := q.Get("port"); text != "" {
+		port, err := strconv.ParseUint(text, 10, 16)
+		if err != nil {
+			http.Error(w, fmt.Sprintf("port %q: want a number from 1 to 65535", text), http.StatusBadRequest)
+			return
+		}
+		req.Port = uint32(port)
+	}
+	for _, header := range q["header"] {
+		name, value, _ := strings.Cut(header, ":")
+		req.Headers[strings.TrimSpace(name)] = strings.TrimSpace(value)
+	}
+	explanation, err := e.Explain(q.Get("proxy"), req)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusNotFound)
+		return
+	}
+	respond(w, explanation)
+}
+
+// DiffRequest is the body of POST /diff, DiffResponse its answer.
+type (
+	DiffRequest struct {
+		Proxy string            `json:"proxy"`
+		Files map[string]string `json:"files"`
+	}
+	DiffResponse struct {
+		Problems []string          `json:"problems"`
+		Invalid  bool              `json:"invalid"`
+		Proxies  []ProxyDifference `json:"proxies"`
+	}
+)
+
+// maxDiff bounds the documents of POST /diff, in bytes.
+const maxDiff = 256 << 20
+
+func (e *Environment) diff(w http.ResponseWriter, r *http.Request) {
+	var req DiffRequest
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxDiff)).Decode(&req); err != nil {
+		http.Error(w, "the request cannot be read: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	proxies, problems, err := e.Diff(r.Context(), req.Proxy, req.Files)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusNotFound)
+		return
+	}
+	resp := DiffResponse{Proxies: proxies, Problems: []string{}, Invalid: config.Invalid(problems)}
+	for _, p := range problems {
+		resp.Problems = append(resp.Problems, p.String())
+	}
+	respond(w, resp)
 }
 
 func respond(w http.ResponseWriter, v any) {

@@ -60,6 +60,7 @@ type Environment struct {
 	cfg       Config
 	tls       *tls.Config // nil for none
 	config    *dir.Source
+	discovery *service.Discovery
 	server    *server.Server
 	xds       *downstream.Server
 	metrics   *prometheus.Registry
@@ -102,9 +103,9 @@ func (e *Environment) assemble() {
 			e.cfg.Log.Warn("part of a document is not used", "name", c.Key.String(), "err", err)
 		},
 	}
-	discovery := service.NewDiscovery(shards, service.NewKubernetes(e.config, options), service.NewEntries(e.config, options))
+	e.discovery = e.registries(e.config, options)
 	e.server = server.New(server.Config{
-		Reader: e.config, Discovery: discovery, Shards: shards, Domain: e.cfg.Domain,
+		Reader: e.config, Discovery: e.discovery, Shards: shards, Domain: e.cfg.Domain,
 		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, Metrics: server.NewMetrics(e.metrics), Log: e.cfg.Log,
 	})
 	for _, kind := range []config.Kind{
@@ -114,6 +115,11 @@ func (e *Environment) assemble() {
 		e.config.RegisterHandler(kind, e.server.ConfigChanged)
 	}
 	e.xds = downstream.New(downstream.Config{State: e.server, Identifier: "holdfast-mesh/" + e.cfg.Version, Log: e.cfg.Log})
+}
+
+// registries returns the registries of documents as one.
+func (e *Environment) registries(cache config.Cache, options service.Options) *service.Discovery {
+	return service.NewDiscovery(options.Shards, service.NewKubernetes(cache, options), service.NewEntries(cache, options))
 }
 
 func checkAddresses(cfg Config) error {

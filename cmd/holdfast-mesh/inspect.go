@@ -61,6 +61,11 @@ func ask(ctx context.Context, admin, path string, into any) error {
 	if err != nil {
 		return fmt.Errorf("--admin %q: want host:port", admin)
 	}
+	return do(req, admin, into)
+}
+
+// do sends a request to a server's admin address, and decodes the answer.
+func do(req *http.Request, admin string, into any) error {
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return failed(fmt.Errorf("no answer from %s: %w (is holdfast-mesh running there? --admin names its address)", admin, errors.Unwrap(err)))
@@ -78,8 +83,8 @@ func newProxies(stdout io.Writer) *cobra.Command {
 	c := &cobra.Command{
 		Use: "proxies", Short: "show who is connected, and whether they have the newest configuration", Args: cobra.NoArgs,
 		Long: `Show the connected proxies. Of each type of resource, SYNCED means that the proxy has ACKed the newest
-configuration, STALE that it has not answered yet, and NACKED that it rejected something: the reason
-follows.`,
+configuration, STALE that it has not answered yet, and NACKED that it rejected something: the reasons
+follow.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s mesh.Status
 			if err := ask(cmd.Context(), admin, "/status", &s); err != nil {
@@ -98,13 +103,15 @@ follows.`,
 
 func proxyTable(w io.Writer, proxies []server.ProxyStatus) {
 	_, _ = fmt.Fprintln(w, "NODE\tTYPE\tNAMESPACE\tCONNECTED\tCDS\tEDS\tLDS\tRDS")
+	var reasons []string
 	for _, p := range proxies {
 		states := make(map[string]string)
-		var reasons []string
 		for _, t := range p.Types {
 			states[t.Type] = t.State
 			if t.Reason != "" {
-				reasons = append(reasons, "  "+t.Type+": "+t.Reason)
+				for reason := range strings.Lines(t.Reason) {
+					reasons = append(reasons, p.Node+" "+t.Type+": "+strings.TrimSuffix(reason, "\n"))
+				}
 			}
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s", p.Node, p.Type, p.Namespace, time.Since(p.Since).Round(time.Second))
@@ -116,9 +123,9 @@ func proxyTable(w io.Writer, proxies []server.ProxyStatus) {
 			_, _ = fmt.Fprint(w, "\t"+state)
 		}
 		_, _ = fmt.Fprintln(w)
-		for _, reason := range reasons {
-			_, _ = fmt.Fprintln(w, reason)
-		}
+	}
+	if len(reasons) > 0 {
+		_, _ = fmt.Fprintf(w, "\n%s\n", strings.Join(reasons, "\n"))
 	}
 }
 

@@ -39,3 +39,21 @@ func originPath(key config.Key) string {
 	}
 	return "/apis/" + group + "/v1/namespaces/" + key.Namespace + "/" + strings.ToLower(kebab.String()) + "/" + key.Name
 }
+
+// OriginOf returns the document of a path that originPath made; ok is false for other texts.
+func OriginOf(path string) (key config.Key, ok bool) {
+	parts := strings.Split(path, "/") // "", apis, group, v1, namespaces, namespace, kind, name
+	if len(parts) != 8 || parts[1] != "apis" {
+		return config.Key{}, false
+	}
+	group := parts[2]
+	if group == "core" {
+		group = ""
+	}
+	for _, schema := range config.Schemas {
+		if schema.Group == group && strings.EqualFold(schema.Kind.Short(), strings.ReplaceAll(parts[6], "-", "")) {
+			return config.Key{Kind: schema.Kind, Namespace: parts[5], Name: parts[7]}, true
+		}
+	}
+	return config.Key{}, false
+}

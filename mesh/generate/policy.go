@@ -14,6 +14,8 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
+//lint:file-ignore SA1019 documents still have the older fields
+
 // policyOf returns the traffic policy of a port and a subset; nil for none. What a port's settings
 // leave out is not taken from a policy of all ports, neither the rule's nor the subset's; what a
 // subset's policy of all ports leaves out is taken from the rule's.
@@ -241,7 +243,7 @@ func (c *outboundCluster) applyLoadBalancer(lb *networking.LoadBalancerSettings)
 	size := uint64(1024) // Envoy's default
 	if n := hash.GetRingHash().GetMinimumRingSize(); n != 0 {
 		size = n
-	} else if n := hash.GetMinimumRingSize(); n != 0 { //nolint:staticcheck // documents still have the older field
+	} else if n := hash.GetMinimumRingSize(); n != 0 {
 		size = n
 	}
 	c.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{MinimumRingSize: u64(size)}}
@@ -262,7 +264,7 @@ func slowStart(lb *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStart
 		}
 		slow.Aggression = &corev3.RuntimeDouble{DefaultValue: aggression, RuntimeKey: "holdfast.slow_start.aggression"}
 		slow.MinWeightPercent = &typev3.Percent{Value: least}
-	} else if d := lb.GetWarmupDurationSecs(); d != nil { //nolint:staticcheck // documents still have the older field
+	} else if d := lb.GetWarmupDurationSecs(); d != nil {
 		window = d
 	}
 	if window == nil {

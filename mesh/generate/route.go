@@ -21,6 +21,8 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
+//lint:file-ignore SA1019 documents still have the older fields, and with the newer limit of gRPC timeouts Envoy ignores others
+
 // defaultRetryOn is what Istio retries if nothing is configured.
 const defaultRetryOn = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
 
@@ -184,7 +186,7 @@ func setTimeout(action *routev3.RouteAction, timeout *durationpb.Duration) {
 	if timeout == nil {
 		timeout = seconds(0)
 	}
-	action.Timeout, action.MaxGrpcTimeout = timeout, timeout //nolint:staticcheck // see above
+	action.Timeout, action.MaxGrpcTimeout = timeout, timeout
 }
 
 // clusterOf returns the cluster of a destination: of its port or, if it names none, of the service's
@@ -293,8 +295,8 @@ func (r *routing) mirror(action *routev3.RouteAction, to *networking.Destination
 }
 
 func mirrorPercent(in *networking.HTTPRoute) *typev3.FractionalPercent {
-	if in.GetMirrorPercentage() == nil && in.GetMirrorPercent() != nil { //nolint:staticcheck // documents still have the older field
-		if n := in.GetMirrorPercent().GetValue(); n > 0 { //nolint:staticcheck
+	if in.GetMirrorPercentage() == nil && in.GetMirrorPercent() != nil {
+		if n := in.GetMirrorPercent().GetValue(); n > 0 {
 			return &typev3.FractionalPercent{Numerator: n}
 		}
 		return nil

@@ -11,6 +11,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
+//lint:file-ignore SA1019 documents still have the older field
+
 // DefaultMesh returns Istio's default mesh configuration, as far as it is read.
 func DefaultMesh() *meshv1alpha1.MeshConfig {
 	return &meshv1alpha1.MeshConfig{

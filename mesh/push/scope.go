@@ -131,7 +131,7 @@ func (s *Snapshot) newEgress(namespace string, l *networking.IstioEgressListener
 			chosen[svc.Hostname] = svc
 		}
 	}
-	for _, svc := range s.services.all {
+	for _, svc := range s.importable(imports) {
 		if s.sees(namespace, svc) && imports.service(svc) && hasPort(svc, l.GetPort().GetNumber()) {
 			add(svc)
 		}
@@ -161,6 +161,20 @@ func (s *Snapshot) newEgress(namespace string, l *networking.IstioEgressListener
 func hasPort(svc *service.Service, number uint32) bool {
 	_, has := svc.Port(number)
 	return has || number == 0
+}
+
+// importable returns the services that imports may concern: if they name hosts only, those hosts',
+// so that a scope costs what it imports and not what the mesh has.
+func (s *Snapshot) importable(im imports) (out []*service.Service) {
+	for _, i := range im {
+		if i.host.IsWildcard() {
+			return s.services.all
+		}
+	}
+	for _, i := range im {
+		out = append(out, s.services.byHost[i.host]...)
+	}
+	return out
 }
 
 // imports are the hosts of a Sidecar's egress listener: namespace/name, where the namespace may be

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -47,8 +48,16 @@ type viewType struct {
 	// changedAt is the revision of the last change that concerns the subscription, answered the one
 	// up to which the client has answered.
 	changedAt, answered uint64
-	// nack is the reason of the client's last NACK, "" once it ACKed something since.
+	// rejected has the resources that the client NACKed and has not ACKed since, by name.
+	rejected map[string]rejection
+	// nack is the reason of a NACK of a response without a resource, "" once the client ACKed one since.
 	nack string
+}
+
+// rejection is a NACK of a resource.
+type rejection struct {
+	version string
+	reason  string
 }
 
 func (v *view) typeOf(typeURL string) *viewType {
@@ -220,12 +229,59 @@ func (v *view) Answer(a session.Answer) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	t := v.typeOf(a.Type)
-	t.nack = ""
+	t.answer(a)
 	if a.NACK {
-		t.nack = a.Error
 		v.nacks[a.Type]++
 		v.server.cfg.Metrics.rejected(a.Type)
 	}
+}
+
+// answer records what the client accepts and rejects. What it rejected stays so when it ACKs something
+// else.
+func (t *viewType) answer(a session.Answer) {
+	for _, r := range a.Acked {
+		delete(t.rejected, r.Name)
+	}
+	for _, name := range a.Removed {
+		delete(t.rejected, name)
+	}
+	t.nack = ""
+	if !a.NACK {
+		return
+	}
+	resources := a.Suspects
+	if a.Nacked != nil {
+		resources = append(slices.Clone(resources), a.Nacked)
+	}
+	if len(resources) == 0 {
+		t.nack = a.Error
+	}
+	for _, r := range resources {
+		if t.rejected == nil {
+			t.rejected = make(map[string]rejection)
+		}
+		t.rejected[r.Name] = rejection{r.Version, a.Error}
+	}
+}
+
+// reasons returns why the client rejects what it is served, one reason a line, "" if it rejects nothing.
+// A resource that has changed since is not rejected: the client has not answered it yet.
+func (v *view) reasons(typeURL string, t *viewType) string {
+	var reasons []string
+	if t.nack != "" {
+		reasons = append(reasons, t.nack)
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.rejected)) {
+		r := t.rejected[name]
+		item := state{v}.Lookup(typeURL, name)
+		if item.Current != nil && item.Current.Version == r.version && !slices.Contains(reasons, r.reason) {
+			reasons = append(reasons, r.reason)
+		}
+	}
+	for i, reason := range reasons {
+		reasons[i] = strings.Join(strings.Fields(reason), " ")
+	}
+	return strings.Join(reasons, "\n")
 }
 
 func (v *view) Progress(p session.Progress) {
@@ -316,7 +372,7 @@ type ProxyStatus struct {
 }
 
 // TypeStatus describes one type of a connected proxy. The states are those of Istio's proxy-status:
-// SYNCED, STALE, or NACKED with the reason.
+// SYNCED, STALE, or NACKED with the reasons, one a line.
 type TypeStatus struct {
 	Type   string `json:"type"`
 	State  string `json:"state"`
@@ -332,9 +388,10 @@ func (v *view) status() ProxyStatus {
 	}
 	for typeURL, t := range v.types {
 		one := TypeStatus{Type: xds.Short(typeURL), State: "SYNCED"}
+		reasons := v.reasons(typeURL, t)
 		switch {
-		case t.nack != "":
-			one.State, one.Reason = "NACKED", strings.TrimSpace(t.nack)
+		case reasons != "":
+			one.State, one.Reason = "NACKED", reasons
 		case t.answered < t.changedAt:
 			one.State = "STALE"
 		}

@@ -117,13 +117,18 @@ func measure(ctx context.Context, o options, docs *documents, out io.Writer) err
 	if err := one("connect all", func() error { return fleet.connect(ctx) }, (*sidecar).complete); err != nil {
 		return err
 	}
+	// What changes is in the scope of the first namespace only, if there are scopes.
+	concerned := func(s *sidecar) bool { return o.scoped == 0 || s.number%o.namespaces == 0 }
 	for range 3 {
-		if err := one("route change", docs.changeRoute, func(s *sidecar) bool { return s.got("RDS", "") }); err != nil {
+		if err := one("route change", docs.changeRoute, func(s *sidecar) bool { return !concerned(s) || s.got("RDS", "") }); err != nil {
 			return err
 		}
 	}
-	if err := one("endpoint change", docs.changeEndpoint, func(s *sidecar) bool { return s.got("EDS", docs.changed()) }); err != nil {
+	if err := one("endpoint change", docs.changeEndpoint, func(s *sidecar) bool { return !concerned(s) || s.got("EDS", docs.changed()) }); err != nil {
 		return err
+	}
+	if o.scoped > 0 {
+		return table(out, o, steps)
 	}
 	if err := one("service added", docs.addService, func(s *sidecar) bool { return s.got("CDS", docs.added()) && s.got("RDS", "") }); err != nil {
 		return err
@@ -181,7 +186,7 @@ func (cp *controlPlane) stop() {
 	}
 }
 
-// listening waits until the control plane accepts connections.
+// listening waits until the control plane answers.
 func (cp *controlPlane) listening(ctx context.Context, addr string) error {
 	for ctx.Err() == nil {
 		select {
@@ -190,8 +195,8 @@ func (cp *controlPlane) listening(ctx context.Context, addr string) error {
 			return fmt.Errorf("the control plane ended: %v", err)
 		case <-time.After(20 * time.Millisecond):
 		}
-		if conn, err := net.DialTimeout("tcp", addr, time.Second); err == nil {
-			return conn.Close()
+		if isReady(ctx, addr) {
+			return nil
 		}
 	}
 	return ctx.Err()

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-xds/holdfast/mesh"
+	"github.com/holdfast-xds/holdfast/mesh/inspect"
+)
+
+const explainLong = `Say what would happen to a request that a workload sends through its proxy: which listener, routes,
+cluster and endpoints it takes, and which documents made them so. The proxy must be connected.`
+
+func newExplain(stdout io.Writer) *cobra.Command {
+	var admin, output, node, method string
+	var headers []string
+	c := &cobra.Command{
+		Use: "explain --proxy ID HOST[:PORT][/PATH]", Short: "show what happens to a request, and which documents made it so", Long: explainLong,
+		Example: "holdfast-mesh explain --proxy laptop reviews.shop.internal:8080/x -H 'end-user: jason'",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("want one HOST[:PORT][/PATH]")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			query, err := requestOf(args[0])
+			if err != nil {
+				return err
+			}
+			if node == "" {
+				return errors.New("--proxy is missing: name the node id of a proxy, as `holdfast-mesh proxies` shows it")
+			}
+			query.Set("proxy", node)
+			query.Set("method", method)
+			query["header"] = headers
+			var e inspect.Explanation
+			if err := ask(cmd.Context(), admin, "/explain?"+query.Encode(), &e); err != nil {
+				return err
+			}
+			return write(stdout, output, e, func(w io.Writer) {
+				for _, s := range e.Steps {
+					_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Kind, s.Name, s.Document, s.Detail)
+				}
+				_, _ = fmt.Fprintf(w, "→ %s\n", e.Outcome)
+			})
+		},
+	}
+	c.Flags().StringVar(&node, "proxy", "", "node `ID` of the proxy. Required")
+	c.Flags().StringVar(&method, "method", "GET", "`METHOD` of the request")
+	c.Flags().StringArrayVarP(&headers, "header", "H", nil, "`NAME:VALUE` of a header; may be given several times")
+	c.Flags().StringVar(&admin, "admin", defaultAdmin, "`ADDR`, host:port, of the server's status")
+	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
+	return c
+}
+
+// requestOf splits HOST[:PORT][/PATH].
+func requestOf(text string) (url.Values, error) {
+	host, path, hasPath := strings.Cut(text, "/")
+	query := url.Values{}
+	if hasPath {
+		query.Set("path", "/"+path)
+	}
+	if i := strings.LastIndexByte(host, ':'); i >= 0 {
+		if n, err := strconv.ParseUint(host[i+1:], 10, 16); err != nil || n == 0 {
+			return nil, fmt.Errorf("%q: the port is no number from 1 to 65535", text)
+		}
+		query.Set("port", host[i+1:])
+		host = host[:i]
+	}
+	if host == "" {
+		return nil, fmt.Errorf("%q: the host is missing", text)
+	}
+	query.Set("host", host)
+	return query, nil
+}
+
+const diffLong = `Say what other documents would change for the connected proxies, before they are applied: each
+resource that would be added, removed or changed. The documents are a whole configuration, as serve
+would read it. With errors in the documents, nothing is compared and the exit code is 1.`
+
+func newDiff(stdout io.Writer) *cobra.Command {
+	var admin, output, node string
+	c := &cobra.Command{
+		Use: "diff [--proxy ID] DIR|FILE…", Short: "show what other documents would change, for whom", Long: diffLong,
+		Example: "holdfast-mesh diff --proxy laptop ./mesh-next",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("no directory or file to compare with")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			files, err := readFiles(args)
+			if err != nil {
+				return failed(err)
+			}
+			var d mesh.DiffResponse
+			if err := send(cmd.Context(), admin, "/diff", mesh.DiffRequest{Proxy: node, Files: files}, &d); err != nil {
+				return err
+			}
+			if err := write(stdout, output, d, func(w io.Writer) { diffTable(w, d) }); err != nil {
+				return err
+			}
+			if d.Invalid {
+				return errReported
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&node, "proxy", "", "node `ID` of one proxy; empty: all that are connected")
+	c.Flags().StringVar(&admin, "admin", defaultAdmin, "`ADDR`, host:port, of the server's status")
+	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
+	return c
+}
+
+func diffTable(w io.Writer, d mesh.DiffResponse) {
+	for _, p := range d.Problems {
+		_, _ = fmt.Fprintln(w, p)
+	}
+	for _, p := range d.Proxies {
+		if len(p.Differences) == 0 {
+			_, _ = fmt.Fprintf(w, "%s: nothing changes\n", p.Node)
+			continue
+		}
+		_, _ = fmt.Fprintf(w, "%s: %d resources change\n", p.Node, len(p.Differences))
+		for _, one := range p.Differences {
+			_, _ = fmt.Fprintf(w, "%s %s is %s\n", one.Type, one.Name, one.What)
+			_, _ = fmt.Fprintln(w, one.Text)
+		}
+	}
+}
+
+// readFiles reads the documents of files and directories, as serve would find them.
+func readFiles(paths []string) (map[string]string, error) {
+	files := make(map[string]string)
+	for _, path := range paths {
+		err := filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case entry.IsDir() && name != path && strings.HasPrefix(entry.Name(), "."):
+				return fs.SkipDir
+			case entry.IsDir() || strings.HasPrefix(entry.Name(), "."):
+				return nil
+			}
+			switch strings.ToLower(filepath.Ext(name)) {
+			case ".yaml", ".yml", ".json":
+			default:
+				if name != path {
+					return nil
+				}
+			}
+			text, err := os.ReadFile(name)
+			files[name] = string(text)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+}
+
+// send posts JSON to a server's admin address.
+func send(ctx context.Context, admin, path string, body, into any) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+admin+path, bytes.NewReader(text))
+	if err != nil {
+		return fmt.Errorf("--admin %q: want host:port", admin)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	return do(req, admin, into)
+}

@@ -1,0 +1,87 @@
+package generate
+
+import (
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"testing/synctest"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/push"
+)
+
+// randomNode returns a Node whose properties are drawn from those that the documents distinguish.
+func randomNode(random *rand.Rand) *corev3.Node {
+	pick := func(of ...string) string { return of[random.IntN(len(of))] }
+	labels := map[string]any{"app": pick("web", "api", "edge", "none"), "version": pick("v1", "v2"), "pod": strconv.Itoa(random.IntN(1000))}
+	if random.IntN(2) == 0 {
+		labels["security.istio.io/tlsMode"] = "istio"
+	}
+	meta, err := structpb.NewStruct(map[string]any{
+		"TYPE": pick("sidecar", "sidecar", "router", "ingress"), "NAMESPACE": pick("shop", "infra", "other", "data"), "LABELS": labels,
+		"INTERCEPTION_MODE": pick("NONE", "REDIRECT", "TPROXY"), "INSTANCE_IPS": pick("10.1.2.3", "10.0.1.1", "fd00::1", "10.9.9.9,fd00::2"),
+		"UNPRIVILEGED_POD": pick("true", "false"), "ISTIO_VERSION": pick("", "1.31"),
+	})
+	if err != nil {
+		panic(err)
+	}
+	return &corev3.Node{Id: "n" + strconv.Itoa(random.IntN(1000)), Metadata: meta, Locality: &corev3.Locality{Region: pick("eu", "us"), Zone: pick("a", "b")}}
+}
+
+// What a proxy shares with others is what it would get alone: a property that is read and is not part
+// of the class would give a proxy the configuration of another (mesh.md M5).
+func TestSharedResourcesAreThoseOfEachProxy(t *testing.T) {
+	for _, name := range []string{"sidecar", "gateway", "policies", "ingress"} {
+		t.Run(name, func(t *testing.T) {
+			documents, err := os.ReadFile("testdata/" + name + "/config.yaml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				m := load(t, documents)
+				g := New(push.New(m, config.DefaultDomain, nil, nil, true), m.shards)
+				var outbound, inbound proxy.Classes[*Resources]
+				assignments := make(map[string]*proxy.Classes[*xds.Resource])
+				random := rand.New(rand.NewPCG(5, 6))
+				for range 300 {
+					p := m.proxy(t, randomNode(random))
+					sameResources(t, outbound.Get(p, g.Outbound), g.Outbound(proxy.NewView(p)))
+					sameResources(t, inbound.Get(p, g.Inbound), g.Inbound(proxy.NewView(p)))
+					for cluster := range g.Outbound(proxy.NewView(p)).Clusters {
+						if assignments[cluster] == nil {
+							assignments[cluster] = &proxy.Classes[*xds.Resource]{}
+						}
+						assignment := func(v *proxy.View) *xds.Resource { return g.Assignment(v, cluster) }
+						shared, alone := assignments[cluster].Get(p, assignment), assignment(proxy.NewView(p))
+						if (shared == nil) != (alone == nil) || shared != nil && shared.Version != alone.Version {
+							t.Fatalf("the endpoints of %s differ", cluster)
+						}
+					}
+				}
+				if n := outbound.Len(); n < 2 || n > 250 {
+					t.Errorf("%d classes of 300 proxies: they share nothing, or everything", n)
+				}
+			})
+		})
+	}
+}
+
+func sameResources(t *testing.T, shared, alone *Resources) {
+	t.Helper()
+	for i, sets := range [][2]Set{{shared.Clusters, alone.Clusters}, {shared.Listeners, alone.Listeners}, {shared.Routes, alone.Routes}} {
+		if len(sets[0]) != len(sets[1]) {
+			t.Fatalf("set %d: %d resources are shared, and alone there are %d", i, len(sets[0]), len(sets[1]))
+		}
+		for name, r := range sets[1] {
+			if sets[0][name] == nil || sets[0][name].Version != r.Version {
+				t.Fatalf("set %d: %s differs", i, name)
+			}
+		}
+	}
+}

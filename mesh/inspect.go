@@ -1,0 +1,131 @@
+package mesh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/generate"
+	"github.com/holdfast-xds/holdfast/mesh/inspect"
+	"github.com/holdfast-xds/holdfast/mesh/push"
+	"github.com/holdfast-xds/holdfast/mesh/server"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// Explain says what would happen to a request of a connected proxy, by its node id.
+func (e *Environment) Explain(node string, req inspect.Request) (*inspect.Explanation, error) {
+	served, err := e.served(node)
+	if err != nil {
+		return nil, err
+	}
+	if svc := e.discovery.ServiceOf(service.Hostname(strings.ToLower(req.Host))); svc != nil {
+		req.Addresses = svc.AddressesIn(served[0].Proxy.Cluster)
+	}
+	explanation := inspect.Explain(served[0], req)
+	for i, step := range explanation.Steps {
+		if key, ok := generate.OriginOf(step.Document); ok {
+			explanation.Steps[i].Document = e.place(key)
+		}
+	}
+	return explanation, nil
+}
+
+// place returns a document with the place where it was written.
+func (e *Environment) place(key config.Key) string {
+	if c := e.config.Get(key); c != nil && c.Origin != "" {
+		return key.String() + " (" + c.Origin + ")"
+	}
+	return key.String()
+}
+
+// served returns what a connected proxy is served, or all of them for "".
+func (e *Environment) served(node string) ([]*server.Served, error) {
+	served := e.server.Served(node)
+	if len(served) > 0 {
+		return served, nil
+	}
+	var nodes []string
+	for _, p := range e.server.Proxies() {
+		nodes = append(nodes, p.Node)
+	}
+	slices.Sort(nodes)
+	if len(nodes) == 0 {
+		return nil, errors.New("no proxy is connected")
+	}
+	return nil, fmt.Errorf("no proxy %q is connected; there are %s", node, strings.Join(slices.Compact(nodes), ", "))
+}
+
+// ProxyDifference is what a change of documents would do to a proxy.
+type ProxyDifference struct {
+	Node        string               `json:"node"`
+	Differences []inspect.Difference `json:"differences"`
+}
+
+// Diff returns what other documents, by file name, would change for a connected proxy, or for each of
+// them for "". Problems are those of the documents; with errors among them nothing is compared.
+func (e *Environment) Diff(ctx context.Context, node string, files map[string]string) (out []ProxyDifference, problems []config.Problem, err error) {
+	served, err := e.served(node)
+	if err != nil {
+		return nil, nil, err
+	}
+	store, problems, err := readAll(files)
+	if err != nil || config.Invalid(problems) {
+		return nil, problems, err
+	}
+	shards := &service.Shards{}
+	discovery := e.registries(store, service.Options{
+		Cluster: e.cfg.Cluster, Domain: e.cfg.Domain, Shards: shards,
+		OnService: func(service.ServiceEvent) {}, OnEndpoints: func(service.Key, service.Change) {},
+	})
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- store.Run(ctx) }()
+	for !store.HasSynced() {
+		if !wake.Sleep(ctx, syncPoll) {
+			return nil, problems, ctx.Err()
+		}
+	}
+	stop()
+	<-ended
+	snap := push.New(struct {
+		config.Reader
+		*service.Discovery
+	}{store, discovery}, e.cfg.Domain, nil, nil, true)
+	for _, s := range served {
+		would := server.WouldServe(snap, shards, discovery, s.Proxy)
+		out = append(out, ProxyDifference{s.Proxy.Node, inspect.Diff(s, would)})
+	}
+	return out, problems, nil
+}
+
+// readAll reads the documents of files into a store.
+func readAll(files map[string]string) (*config.Memory, []config.Problem, error) {
+	store := config.NewMemory()
+	var problems []config.Problem
+	names := make([]string, 0, len(files))
+	for name := range files {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		documents, broken := config.Read(name, []byte(files[name]))
+		if broken != nil {
+			problems = append(problems, *broken)
+		}
+		for _, d := range documents {
+			problems = append(problems, d.Problems...)
+			if d.Config == nil || config.Invalid(d.Problems) {
+				continue
+			}
+			if _, err := store.Create(d.Config); err != nil {
+				return nil, problems, fmt.Errorf("%s: %s: %w", name, d.Config.Key, err)
+			}
+		}
+	}
+	return store, problems, nil
+}

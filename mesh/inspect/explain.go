@@ -1,0 +1,397 @@
+// Package inspect answers questions about the configuration of a proxy: what would happen to a
+// request and which documents made it so, and what a change of documents would change.
+//
+// It promises that an answer is read from the resources that the proxy gets, and not computed
+// anew. It does not ask the proxy. All functions are pure.
+package inspect
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// Resources are what a proxy gets. Lookup returns nil for a name that it does not have.
+type Resources interface {
+	Lookup(typeURL, name string) *xds.Resource
+	All(typeURL string) []*xds.Resource
+}
+
+// Request is the request that is asked about.
+type Request struct {
+	Host    string
+	Port    uint32 // 0 means 80
+	Path    string // "" means "/"
+	Method  string // "" means GET
+	Headers map[string]string
+	// Addresses are the virtual addresses of the host, by which a captured connection is told.
+	Addresses []string
+}
+
+// Explanation is what happens to a request. Each step names the resource, and the document that made
+// it, "" if it is not known.
+type Explanation struct {
+	Steps []Step `json:"steps"`
+	// Outcome says what happens in the end.
+	Outcome string `json:"outcome"`
+}
+
+// Step is a resource on the way of a request.
+type Step struct {
+	Kind     string `json:"kind"` // listener, route configuration, virtual host, route, cluster, endpoint
+	Name     string `json:"name"`
+	Document string `json:"document,omitempty"`
+	Detail   string `json:"detail,omitempty"`
+}
+
+func (e *Explanation) add(kind, name, document, format string, args ...any) {
+	e.Steps = append(e.Steps, Step{kind, name, document, fmt.Sprintf(format, args...)})
+}
+
+// Explain follows a request through the resources of a proxy.
+func Explain(r Resources, req Request) *Explanation {
+	req.Port, req.Path, req.Method = cmp.Or(req.Port, 80), cmp.Or(req.Path, "/"), cmp.Or(req.Method, "GET")
+	x := &explainer{Resources: r, Request: req, Explanation: &Explanation{}}
+	l := x.listener()
+	if l == nil {
+		x.Outcome = fmt.Sprintf("the proxy has no listener for port %d: the connection does not reach it, or is passed through", req.Port)
+		return x.Explanation
+	}
+	x.add("listener", l.GetName(), document(l.GetMetadata()), "%s", l.GetTrafficDirection())
+	for _, c := range append(slices.Clone(l.GetFilterChains()), l.GetDefaultFilterChain()) {
+		for _, f := range c.GetFilters() {
+			switch m := unpack(f).(type) {
+			case *managerv3.HttpConnectionManager:
+				x.http(m)
+				return x.Explanation
+			case *tcpv3.TcpProxy:
+				if x.takesTCP(c) {
+					x.tcp(m)
+					return x.Explanation
+				}
+			}
+		}
+	}
+	x.Outcome = "no filter chain of the listener takes the connection: it is closed"
+	return x.Explanation
+}
+
+type explainer struct {
+	Resources
+	Request
+	*Explanation
+}
+
+func unpack(f *listenerv3.Filter) proto.Message {
+	m, err := f.GetTypedConfig().UnmarshalNew()
+	if err != nil {
+		return nil
+	}
+	return m
+}
+
+func body[M proto.Message](r *xds.Resource, m M) (M, bool) {
+	if r == nil || proto.Unmarshal(r.Body.GetValue(), m) != nil {
+		return m, false
+	}
+	return m, true
+}
+
+// document returns the document that made a resource, from its metadata; "" for none.
+func document(m *corev3.Metadata) string {
+	return m.GetFilterMetadata()["istio"].GetFields()["config"].GetStringValue()
+}
+
+// listener returns the listener that gets a connection to the host: that of its address and port, or
+// else that of all addresses.
+func (x *explainer) listener() (found *listenerv3.Listener) {
+	best := -1
+	for _, r := range x.All(xds.ListenerType) {
+		l, ok := body(r, &listenerv3.Listener{})
+		address := l.GetAddress().GetSocketAddress()
+		if !ok || address.GetPortValue() != x.Port || l.GetTrafficDirection() != corev3.TrafficDirection_OUTBOUND {
+			continue
+		}
+		rank := 0
+		switch ip, err := netip.ParseAddr(address.GetAddress()); {
+		case slices.Contains(x.Addresses, address.GetAddress()):
+			rank = 2
+		case err != nil || !ip.IsUnspecified() && !ip.IsLoopback():
+			continue // another service's
+		case ip.IsLoopback():
+			rank = 1
+		}
+		if rank > best {
+			found, best = l, rank
+		}
+	}
+	return found
+}
+
+// takesTCP reports whether a filter chain may take a connection that is not HTTP to the host.
+func (x *explainer) takesTCP(c *listenerv3.FilterChain) bool {
+	names := c.GetFilterChainMatch().GetServerNames()
+	return len(names) == 0 || slices.ContainsFunc(names, func(name string) bool { return matchesDomain(name, x.Host) })
+}
+
+func matchesDomain(pattern, host string) bool {
+	if suffix, ok := strings.CutPrefix(pattern, "*"); ok {
+		return strings.HasSuffix(host, suffix)
+	}
+	return strings.EqualFold(pattern, host)
+}
+
+func (x *explainer) tcp(m *tcpv3.TcpProxy) {
+	if weighted := m.GetWeightedClusters().GetClusters(); len(weighted) > 0 {
+		for _, w := range weighted {
+			x.cluster(w.GetName(), fmt.Sprintf("weight %d", w.GetWeight()))
+		}
+		x.Outcome = fmt.Sprintf("the connection goes to one of %d clusters, by weight", len(weighted))
+		return
+	}
+	x.cluster(m.GetCluster(), "")
+	x.Outcome = "the connection goes to the cluster " + m.GetCluster()
+}
+
+func (x *explainer) http(m *managerv3.HttpConnectionManager) {
+	config := m.GetRouteConfig()
+	if name := m.GetRds().GetRouteConfigName(); name != "" {
+		var ok bool
+		if config, ok = body(x.Lookup(xds.RouteType, name), &routev3.RouteConfiguration{}); !ok {
+			x.Outcome = "the proxy does not have the routes " + name
+			return
+		}
+	}
+	x.add("route configuration", config.GetName(), "", "%d virtual hosts", len(config.GetVirtualHosts()))
+	vh := x.virtualHost(config)
+	if vh == nil {
+		x.Outcome = "404: no virtual host has the host"
+		return
+	}
+	x.add("virtual host", vh.GetName(), "", "domains %s", strings.Join(vh.GetDomains(), ", "))
+	if vh.GetRequireTls() == routev3.VirtualHost_ALL {
+		x.Outcome = "301: redirected to https"
+		return
+	}
+	for _, r := range vh.GetRoutes() {
+		if x.matches(r.GetMatch()) {
+			x.route(r)
+			return
+		}
+	}
+	x.Outcome = "404: no route of the virtual host takes the request"
+}
+
+// virtualHost returns the virtual host that Envoy chooses: an exact domain, or else the longest
+// wildcard at the beginning, or else the longest at the end, or else "*".
+func (x *explainer) virtualHost(config *routev3.RouteConfiguration) (found *routev3.VirtualHost) {
+	host := strings.ToLower(x.Host)
+	best := -1
+	for _, vh := range config.GetVirtualHosts() {
+		for _, domain := range vh.GetDomains() {
+			rank := -1
+			d := strings.ToLower(domain)
+			switch {
+			case d == host || d == fmt.Sprintf("%s:%d", host, x.Port):
+				rank = 1 << 20
+			case d == "*":
+				rank = 0
+			case strings.HasPrefix(d, "*") && strings.HasSuffix(host, d[1:]):
+				rank = 1<<10 + len(d)
+			case strings.HasSuffix(d, "*") && strings.HasPrefix(host, d[:len(d)-1]):
+				rank = len(d)
+			}
+			if rank > best {
+				found, best = vh, rank
+			}
+		}
+	}
+	return found
+}
+
+// matches reports whether a route takes the request.
+func (x *explainer) matches(m *routev3.RouteMatch) bool {
+	path, query, _ := strings.Cut(x.Path, "?")
+	fold := m.GetCaseSensitive() != nil && !m.GetCaseSensitive().GetValue()
+	if fold {
+		path = strings.ToLower(path)
+	}
+	lower := func(s string) string {
+		if fold {
+			return strings.ToLower(s)
+		}
+		return s
+	}
+	switch p := m.GetPathSpecifier().(type) {
+	case *routev3.RouteMatch_Prefix:
+		if !strings.HasPrefix(path, lower(p.Prefix)) {
+			return false
+		}
+	case *routev3.RouteMatch_Path:
+		if path != lower(p.Path) {
+			return false
+		}
+	case *routev3.RouteMatch_PathSeparatedPrefix:
+		prefix := lower(p.PathSeparatedPrefix)
+		if path != prefix && !strings.HasPrefix(path, prefix+"/") {
+			return false
+		}
+	case *routev3.RouteMatch_SafeRegex:
+		if !matchesWhole(p.SafeRegex.GetRegex(), path) {
+			return false
+		}
+	}
+	for _, h := range m.GetHeaders() {
+		if !x.matchesHeader(h) {
+			return false
+		}
+	}
+	for _, q := range m.GetQueryParameters() {
+		value, has := queryValue(query, q.GetName())
+		if !has || q.GetStringMatch() != nil && !matchesString(q.GetStringMatch(), value) {
+			return false
+		}
+	}
+	return true
+}
+
+func queryValue(query, name string) (value string, has bool) {
+	for pair := range strings.SplitSeq(query, "&") {
+		if key, value, _ := strings.Cut(pair, "="); key == name {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+func (x *explainer) matchesHeader(h *routev3.HeaderMatcher) bool {
+	value, has := x.header(h.GetName())
+	matched := has
+	switch {
+	case h.GetStringMatch() != nil:
+		if !has && h.GetTreatMissingHeaderAsEmpty() {
+			has = true
+		}
+		matched = has && matchesString(h.GetStringMatch(), value)
+		if !has {
+			return false // Envoy does not invert what is missing
+		}
+	case h.GetHeaderMatchSpecifier() != nil:
+		matched = has == h.GetPresentMatch()
+	}
+	return matched != h.GetInvertMatch()
+}
+
+func (x *explainer) header(name string) (value string, has bool) {
+	switch name {
+	case ":method":
+		return x.Method, true
+	case ":authority":
+		return x.Host, true
+	case ":scheme":
+		return "http", true
+	}
+	for key, value := range x.Headers {
+		if strings.EqualFold(key, name) {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+func matchesString(m *matcherv3.StringMatcher, value string) bool {
+	switch p := m.GetMatchPattern().(type) {
+	case *matcherv3.StringMatcher_Exact:
+		return p.Exact == value
+	case *matcherv3.StringMatcher_Prefix:
+		return strings.HasPrefix(value, p.Prefix)
+	case *matcherv3.StringMatcher_SafeRegex:
+		return matchesWhole(p.SafeRegex.GetRegex(), value)
+	}
+	return false
+}
+
+// matchesWhole reports whether an expression matches all of a text, as Envoy wants it.
+func matchesWhole(expression, text string) bool {
+	re, err := regexp.Compile("^(?:" + expression + ")$")
+	return err == nil && re.MatchString(text)
+}
+
+func (x *explainer) route(r *routev3.Route) {
+	detail := "matches " + strings.Join(strings.Fields(fmt.Sprint(r.GetMatch())), " ")
+	x.add("route", cmp.Or(r.GetName(), "(without a name)"), document(r.GetMetadata()), "%s", detail)
+	for _, filter := range slices.Sorted(mapKeys(r.GetTypedPerFilterConfig())) {
+		x.add("filter of the route", filter, document(r.GetMetadata()), "%s", "")
+	}
+	switch a := r.GetAction().(type) {
+	case *routev3.Route_Redirect:
+		x.Outcome = "redirected: " + strings.Join(strings.Fields(fmt.Sprint(a.Redirect)), " ")
+	case *routev3.Route_DirectResponse:
+		x.Outcome = fmt.Sprintf("%d: answered by the proxy itself", a.DirectResponse.GetStatus())
+	case *routev3.Route_Route:
+		if weighted := a.Route.GetWeightedClusters().GetClusters(); len(weighted) > 0 {
+			for _, w := range weighted {
+				x.cluster(w.GetName(), fmt.Sprintf("weight %d", w.GetWeight().GetValue()))
+			}
+			x.Outcome = fmt.Sprintf("the request goes to one of %d clusters, by weight", len(weighted))
+			return
+		}
+		x.cluster(a.Route.GetCluster(), "")
+		x.Outcome = "the request goes to the cluster " + a.Route.GetCluster()
+	}
+}
+
+func mapKeys[V any](m map[string]V) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		for key := range m {
+			if !yield(key) {
+				return
+			}
+		}
+	}
+}
+
+// cluster adds a cluster and its endpoints.
+func (x *explainer) cluster(name, detail string) {
+	c, ok := body(x.Lookup(xds.ClusterType, name), &clusterv3.Cluster{})
+	if !ok {
+		x.add("cluster", name, "", "%s", strings.TrimSpace(detail+" it does not exist: 503"))
+		return
+	}
+	x.add("cluster", name, document(c.GetMetadata()), "%s", strings.TrimSpace(c.GetType().String()+" "+detail))
+	assignment := c.GetLoadAssignment()
+	if c.GetType() == clusterv3.Cluster_EDS {
+		assignment, _ = body(x.Lookup(xds.EndpointType, cmp.Or(c.GetEdsClusterConfig().GetServiceName(), name)), &endpointv3.ClusterLoadAssignment{})
+	}
+	n := 0
+	for _, l := range assignment.GetEndpoints() {
+		for _, ep := range l.GetLbEndpoints() {
+			n++
+			address := ep.GetEndpoint().GetAddress()
+			text := fmt.Sprintf("%s:%d", address.GetSocketAddress().GetAddress(), address.GetSocketAddress().GetPortValue())
+			if path := address.GetPipe().GetPath(); path != "" {
+				text = path
+			}
+			x.add("endpoint", text, "", "priority %d, weight %d", l.GetPriority(), cmp.Or(ep.GetLoadBalancingWeight().GetValue(), 1))
+		}
+	}
+	if n == 0 && c.GetType() != clusterv3.Cluster_ORIGINAL_DST {
+		x.add("endpoint", "none", "", "%s", "requests get 503")
+	}
+}

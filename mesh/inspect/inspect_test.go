@@ -1,0 +1,177 @@
+package inspect
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/anypb"
+	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// set is resources by type and name.
+type set map[xds.Key]*xds.Resource
+
+func (s set) Lookup(typeURL, name string) *xds.Resource { return s[xds.Key{Type: typeURL, Name: name}] }
+
+func (s set) All(typeURL string) (out []*xds.Resource) {
+	for key, r := range s {
+		if key.Type == typeURL {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// resources reads YAML documents with "@type".
+func resources(t *testing.T, text string) set {
+	t.Helper()
+	s := make(set)
+	for doc := range strings.SplitSeq(text, "\n---\n") {
+		data, err := yaml.YAMLToJSON([]byte(doc))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var body anypb.Any
+		if err := protojson.Unmarshal(data, &body); err != nil {
+			t.Fatalf("%s: %v", doc, err)
+		}
+		r, err := xds.FromAny(body.TypeUrl, "", &body, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s[xds.Key{Type: r.Type, Name: r.Name}] = r
+	}
+	return s
+}
+
+const sidecar = `"@type": type.googleapis.com/envoy.config.listener.v3.Listener
+name: 0.0.0.0_80
+traffic_direction: OUTBOUND
+address: {socket_address: {address: 0.0.0.0, port_value: 80}}
+default_filter_chain:
+  filters:
+  - name: tcp
+    typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: x, cluster: PassthroughCluster}
+filter_chains:
+- filters:
+  - name: http
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+      stat_prefix: x
+      rds: {route_config_name: "80", config_source: {ads: {}}}
+---
+"@type": type.googleapis.com/envoy.config.listener.v3.Listener
+name: 10.0.0.7_3306
+traffic_direction: OUTBOUND
+address: {socket_address: {address: 10.0.0.7, port_value: 3306}}
+filter_chains:
+- filter_chain_match: {server_names: [other.internal]}
+  filters:
+  - {name: tcp, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: x, cluster: other}}
+- filters:
+  - {name: tcp, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: x, cluster: db}}
+---
+"@type": type.googleapis.com/envoy.config.route.v3.RouteConfiguration
+name: "80"
+virtual_hosts:
+- name: a
+  domains: [a.internal, a]
+  routes:
+  - {name: admin, match: {path: /admin, headers: [{name: x-role, string_match: {exact: root}}]}, direct_response: {status: 200}}
+  - {name: q, match: {prefix: /, query_parameters: [{name: debug, string_match: {safe_regex: {regex: "o.*"}}}]}, direct_response: {status: 201}}
+  - {name: not, match: {safe_regex: {regex: "/v[0-9]+"}, headers: [{name: x-old, present_match: true, invert_match: true}]}, direct_response: {status: 202}}
+  - {name: seg, match: {path_separated_prefix: /seg}, redirect: {host_redirect: b}}
+  - name: all
+    match: {prefix: /}
+    metadata: {filter_metadata: {istio: {config: /apis/networking.istio.io/v1/namespaces/default/virtual-service/a}}}
+    route: {weighted_clusters: {clusters: [{name: v1, weight: 9}, {name: gone, weight: 1}]}}
+- {name: any-internal, domains: ["*.internal"], routes: []}
+- {name: allow_any, domains: ["*"], routes: [{match: {prefix: /}, route: {cluster: PassthroughCluster}}]}
+---
+"@type": type.googleapis.com/envoy.config.cluster.v3.Cluster
+name: v1
+type: EDS
+---
+"@type": type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment
+cluster_name: v1
+endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 10.0.0.1, port_value: 8080}}}}]}]
+---
+"@type": type.googleapis.com/envoy.config.cluster.v3.Cluster
+name: db
+type: EDS
+---
+"@type": type.googleapis.com/envoy.config.cluster.v3.Cluster
+name: PassthroughCluster
+type: ORIGINAL_DST
+`
+
+func TestARequestIsFollowed(t *testing.T) {
+	r := resources(t, sidecar)
+	for name, tc := range map[string]struct {
+		req  Request
+		want string // parts of the steps and of the outcome
+	}{
+		"by weight":                  {Request{Host: "a.internal"}, "route all /apis/|cluster v1  EDS weight 9|endpoint 10.0.0.1:8080|cluster gone  weight 1 it does not exist: 503|one of 2 clusters"},
+		"a header that is there":     {Request{Host: "a", Path: "/admin", Headers: map[string]string{"X-Role": "root"}}, "route admin|200: answered"},
+		"a header that is not there": {Request{Host: "a", Path: "/admin"}, "route all"},
+		"a query parameter":          {Request{Host: "a", Path: "/x?a=b&debug=on"}, "route q|201"},
+		"an inverted header":         {Request{Host: "a", Path: "/v12"}, "route not|202"},
+		"an inverted header, there":  {Request{Host: "a", Path: "/v12", Headers: map[string]string{"x-old": "1"}}, "route all"},
+		"whole segments":             {Request{Host: "a", Path: "/seg/x"}, "route seg|redirected: host_redirect"},
+		"half a segment":             {Request{Host: "a", Path: "/segment"}, "route all"},
+		"a wildcard host":            {Request{Host: "b.internal"}, "virtual host any-internal|404: no route"},
+		"any host":                   {Request{Host: "example.com"}, "virtual host allow_any|the request goes to the cluster PassthroughCluster"},
+		"a port that nothing has":    {Request{Host: "a", Port: 81}, "no listener for port 81"},
+		"TCP to a service's address": {Request{Host: "db.internal", Port: 3306, Addresses: []string{"10.0.0.7"}}, "listener 10.0.0.7_3306|cluster db|endpoint none  requests get 503|the connection goes to the cluster db"},
+		"by SNI":                     {Request{Host: "other.internal", Port: 3306, Addresses: []string{"10.0.0.7"}}, "cluster other"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := Explain(r, tc.req)
+			var b strings.Builder
+			for _, s := range e.Steps {
+				b.WriteString(strings.Join([]string{s.Kind, s.Name, s.Document, s.Detail}, " ") + "\n")
+			}
+			b.WriteString(e.Outcome)
+			for part := range strings.SplitSeq(tc.want, "|") {
+				if !strings.Contains(b.String(), part) {
+					t.Errorf("%q is not in\n%s", part, b.String())
+				}
+			}
+		})
+	}
+}
+
+func TestDifferencesAreNamed(t *testing.T) {
+	before, after := resources(t, sidecar), resources(t, sidecar)
+	delete(after, xds.Key{Type: xds.ClusterType, Name: "db"})
+	changed, err := anypb.New(&clusterv3.Cluster{Name: "v1", AltStatName: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, body := range map[string]*anypb.Any{"v1": changed, "v2": changed} {
+		r, err := xds.FromWrapper(xds.ClusterType, &discoveryv3.Resource{Name: name, Resource: body}, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		after[xds.Key{Type: xds.ClusterType, Name: name}] = r
+	}
+	var got []string
+	for _, d := range Diff(before, after) {
+		got = append(got, d.Type+" "+d.Name+" "+d.What)
+		if d.What == "changed" && (!strings.Contains(d.Text, "+altStatName: other") || !strings.Contains(d.Text, "-type: EDS")) {
+			t.Errorf("the text is %s", d.Text)
+		}
+	}
+	if want := "CDS db removed, CDS v1 changed, CDS v2 added"; strings.Join(got, ", ") != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+	if again := Diff(before, before); len(again) != 0 {
+		t.Errorf("nothing changed: %v", again)
+	}
+}

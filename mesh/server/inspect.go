@@ -1,0 +1,82 @@
+package server
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/generate"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/push"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// Served are the resources that a proxy is served: an inspect.Resources.
+type Served struct {
+	Proxy  *proxy.Proxy
+	gen    *generation
+	tables [2]resources
+}
+
+// Served returns what connected proxies are served, in the order in which they connected: those with a
+// node id, or all for "".
+func (s *Server) Served(node string) (out []*Served) {
+	s.mu.Lock()
+	views := make([]*view, 0, len(s.views))
+	for v := range s.views {
+		views = append(views, v)
+	}
+	s.mu.Unlock()
+	slices.SortFunc(views, func(a, b *view) int { return cmp.Compare(a.stream, b.stream) })
+	for _, v := range views {
+		v.mu.Lock()
+		if node == "" || v.proxy.Node == node {
+			out = append(out, &Served{v.proxy, v.gen, v.tables})
+		}
+		v.mu.Unlock()
+	}
+	return out
+}
+
+// WouldServe returns what a proxy would be served from other documents and services.
+func WouldServe(snap *push.Snapshot, endpoints generate.Endpoints, discovery *service.Discovery, who *proxy.Proxy) *Served {
+	who = who.WithTargets(instancesOf(discovery, who))
+	gen := newGeneration(snap, endpoints, nil, nil)
+	return &Served{who, gen, [2]resources{gen.outbound.of(who), gen.inbound.of(who)}}
+}
+
+// Lookup returns a resource; nil for none.
+func (s *Served) Lookup(typeURL, name string) *xds.Resource {
+	if typeURL == xds.EndpointType {
+		return s.gen.assignment(s.Proxy, name)
+	}
+	for _, half := range s.tables {
+		if t := half[typeURL]; t != nil && t.Set[name] != nil {
+			return t.Set[name]
+		}
+	}
+	return nil
+}
+
+// All returns the resources of a type, in no order.
+func (s *Served) All(typeURL string) (out []*xds.Resource) {
+	if typeURL == xds.EndpointType {
+		for _, c := range s.All(xds.ClusterType) {
+			if c.EDSName == "" {
+				continue
+			}
+			if r := s.gen.assignment(s.Proxy, c.EDSName); r != nil {
+				out = append(out, r)
+			}
+		}
+		return out
+	}
+	for _, half := range s.tables {
+		if t := half[typeURL]; t != nil {
+			for _, r := range t.Set {
+				out = append(out, r)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,162 @@
+package mesh
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-xds/holdfast/test/testbed"
+)
+
+// Services that are found by DNS, and TCP, serve and change, too. Their endpoints are part of the cluster.
+func TestServicesOfDNSAndOfTCPServeAndChange(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		w.start()
+		service := func(name, resolution, protocol string, port int, backend *testbed.Backend) testbed.Request {
+			_, target, err := net.SplitHostPort(backend.Addr)
+			w.check(err)
+			address := "127.0.0.1"
+			if resolution == "DNS" {
+				address = "localhost"
+			}
+			w.write(name, fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: %[1]s, namespace: shop}
+spec:
+  hosts: [%[1]s.internal]
+  resolution: %[2]s
+  ports: [{number: %[3]d, name: port, protocol: %[4]s}]
+  endpoints: [{address: %[5]s, ports: {port: %[6]s}}]
+`, name, resolution, port, protocol, address, target))
+			return w.requestTo(name+".internal", port)
+		}
+		dns, tcp := w.freePort(), w.freePort()
+		w.answers(service("dns", "DNS", "HTTP", dns, w.v1), "200 v1")
+		w.answers(service("tcp", "STATIC", "TCP", tcp, w.v1), "200 v1")
+		_, stop := w.load()
+		w.answers(service("dns", "DNS", "HTTP", dns, w.v2), "200 v2")
+		w.answers(service("tcp", "STATIC", "TCP", tcp, w.v2), "200 v2")
+		w.synced()
+		stop()
+	})
+}
+
+// A service that loses its last endpoint answers 503, and serves again when it has one.
+func TestAServiceWithoutEndpointsComesBack(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		w.start()
+		w.service(w.v2) // the subset stable has none any more
+		w.answers(w.request(), "503 no healthy upstream")
+		w.service(w.v1, w.v2)
+		w.answers(w.request(), "200 v1")
+		w.service()
+		w.answers(w.request(), "503 no healthy upstream")
+		w.service(w.v1)
+		w.answers(w.request(), "200 v1")
+		w.synced()
+	})
+}
+
+// The certificates of a gateway are files, which its agent reads.
+func TestAGatewayEndsTLSWithCertificatesOfFiles(t *testing.T) {
+	w := newWorld(t)
+	w.through = true
+	edge := w.beside("edge-1", "router", `{"app":"edge"}`)
+	ca := newAuthority(w, "ca")
+	w.check(os.Mkdir(w.path("tls"), 0o700))
+	ca.issue("tls/server")
+	port := w.freePort()
+	w.write("gateway", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: shop}
+spec:
+  selector: {app: edge}
+  servers:
+  - port: {number: %d, name: https, protocol: HTTPS}
+    bind: 127.0.0.1
+    hosts: ["*"]
+    tls: {mode: SIMPLE, serverCertificate: %s, privateKey: %s}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: edge, namespace: shop}
+spec:
+  hosts: ["*"]
+  gateways: [edge]
+  http: [{route: [{destination: {host: web.internal, subset: canary}}]}]
+`, port, w.path("tls/server.pem"), w.path("tls/server.key")))
+	w.startMesh()
+	edge.startAgentWith("--upstream", w.xds, "--upstream-plaintext", "--secret-dir", w.path("tls"))
+	edge.startEnvoy()
+	edge.answers(testbed.Request{URL: fmt.Sprintf("https://127.0.0.1:%d/", port), Host: "anything.example.com"}, "200 v2")
+}
+
+// Two sidecars with certificates of their agents speak mesh TLS, because the documents say so and not the
+// applications; a PeerAuthentication decides whether plaintext is taken as well.
+func TestSidecarsSpeakMeshTLS(t *testing.T) {
+	w := newWorld(t)
+	w.through = true
+	w.of.labels = `{"app":"client","security.istio.io/tlsMode":"istio"}`
+	server := w.beside("web-1", "sidecar", `{"app":"web","security.istio.io/tlsMode":"istio"}`)
+	inbound := w.freePort()
+	w.remove("rule")
+	w.remove("route")
+	authenticate := func(mode string) {
+		w.write("authentication", fmt.Sprintf(`apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: default, namespace: shop}
+spec: {mtls: {mode: %s}}
+`, mode))
+	}
+	authenticate("STRICT")
+	w.write("service", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: web, namespace: shop}
+spec:
+  hosts: [web.internal]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: %d, name: http, protocol: HTTP}]
+  endpoints:
+  - {address: 127.0.0.1, ports: {http: %d}, serviceAccount: web, labels: {app: web, security.istio.io/tlsMode: istio}}
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: web, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: web}}
+  ingress: [{port: {number: %[2]d, name: http, protocol: HTTP}, defaultEndpoint: "%[3]s"}]
+  egress: [{hosts: ["~/*"]}]
+`, w.port, inbound, w.v1.Addr))
+	w.startMesh()
+	for account, p := range map[string]*world{"web": server, "client": w} {
+		p.startAgentWith("--upstream", w.xds, "--upstream-plaintext", "--ca", "dev:"+w.path("ca"), "--identity", "spiffe://cluster.local/ns/shop/sa/"+account)
+		p.startEnvoy()
+	}
+	w.answers(w.request(), "200 v1")
+	handshakes := fmt.Sprintf(`listener\.127\.0\.0\.1_%d\.ssl\.handshake`, inbound)
+	if server.value(handshakes) == 0 {
+		t.Error("requests come without TLS")
+	}
+	plain := w.requestTo("web.internal", inbound)
+	if status, _, err := plain.Get(); err == nil {
+		t.Errorf("a request in plaintext is answered %d", status)
+	}
+	_, stop := w.load()
+	authenticate("PERMISSIVE")
+	server.answers(plain, "200 v1")
+	authenticate("STRICT")
+	w.check(server.envoy.Wait(limit, func() error {
+		if _, _, err := plain.Get(); err == nil {
+			return errors.New("requests in plaintext are answered")
+		}
+		return nil
+	}))
+	stop()
+	if log := w.mesh.Tail(100); strings.Contains(log, "level=ERROR") {
+		t.Errorf("the log has errors:\n%s", log)
+	}
+}

@@ -1,0 +1,280 @@
+package mesh
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/holdfast-xds/holdfast/internal/envoytest"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/test/testbed"
+)
+
+func page(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(envoytest.Root(t), "docs", "mesh.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// block is commands of the tutorial, and what they print. A block that only reads is run again until it
+// prints that, as a person would do.
+type block struct {
+	again    bool
+	commands string
+	prints   bool
+	want     string
+}
+
+// fence finds the blocks of a page.
+var fence = regexp.MustCompile("(?ms)^```(sh|sh again|text)\n(.*?)^```$")
+
+func blocks(t *testing.T, text string) (out []block) {
+	t.Helper()
+	for _, m := range fence.FindAllStringSubmatch(text, -1) {
+		if m[1] != "text" {
+			out = append(out, block{again: m[1] == "sh again", commands: m[2]})
+			continue
+		}
+		if len(out) == 0 || out[len(out)-1].prints {
+			t.Fatalf("output without commands:\n%s", m[2])
+		}
+		out[len(out)-1].prints, out[len(out)-1].want = true, m[2]
+	}
+	return out
+}
+
+// matches reports whether an output is what the page says: "…" stands for anything within a line, and the
+// widths of columns may differ.
+func matches(got, want string) bool {
+	var pattern strings.Builder
+	for line := range strings.Lines(want) {
+		words := strings.Fields(line)
+		for i, word := range words {
+			words[i] = strings.ReplaceAll(regexp.QuoteMeta(word), "…", ".*")
+		}
+		pattern.WriteString(`[ \t]*` + strings.Join(words, `[ \t]+`) + `[ \t]*\n`)
+	}
+	return regexp.MustCompile("^" + pattern.String() + "$").MatchString(got)
+}
+
+// The tutorial works as it is written, but for ports, the directory and the path of Envoy.
+func TestTheTutorialPrintsWhatItSays(t *testing.T) {
+	text := page(t)
+	dir, err := os.MkdirTemp("", "holdfast-tutorial-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	all := blocks(t, text)
+	if len(all) < 10 || all[0].commands != "make build envoy\n" {
+		t.Fatalf("the tutorial has %d blocks, the first is %q", len(all), all[0].commands)
+	}
+	text = strings.ReplaceAll(text, "/tmp/holdfast-mesh", dir+"/all")
+	text = strings.ReplaceAll(text, ".envoy/envoy-"+envoytest.Version, envoytest.Binary(t))
+	for _, port := range []int{8000, 8081, 8082, 15000, 15010, 15014} {
+		free, err := testbed.FreePort()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = regexp.MustCompile(`\b`+strconv.Itoa(port)+`\b`).ReplaceAllLiteralString(text, strconv.Itoa(free))
+		switch port { // those that commands have by default are given to them
+		case 15000:
+			text = strings.Replace(text, "bin/holdfast bootstrap ", fmt.Sprintf("bin/holdfast bootstrap --envoy-admin 127.0.0.1:%d ", free), 1)
+		case 15010:
+			text = strings.Replace(text, "bin/holdfast-mesh serve ", fmt.Sprintf("bin/holdfast-mesh serve --listen 127.0.0.1:%d ", free), 1)
+		case 15014:
+			for _, command := range []string{"serve", "get", "proxies"} {
+				text = regexp.MustCompile(`(bin/holdfast-mesh `+command+`)\b`).ReplaceAllString(text, fmt.Sprintf("$1 --admin 127.0.0.1:%d", free))
+			}
+		}
+	}
+	sh := newShell(t)
+	for _, b := range blocks(t, text)[1:] { // `make` has run the first one
+		err := testbed.Eventually(limit, func() error {
+			got := sh.run(b.commands)
+			if b.prints && !matches(got, b.want) {
+				err := fmt.Errorf("the commands\n%s\nprint\n%s\nwant\n%s", b.commands, got, b.want)
+				if !b.again {
+					sh.log(filepath.Join(dir, "all"))
+					t.Fatal(err)
+				}
+				return err
+			}
+			return nil
+		})
+		if err != nil {
+			sh.log(filepath.Join(dir, "all"))
+			t.Fatal(err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// shell is a bash that runs blocks of commands one after the other.
+type shell struct {
+	t   *testing.T
+	in  io.Writer
+	out *bufio.Reader
+}
+
+func newShell(t *testing.T) *shell {
+	t.Helper()
+	cmd := exec.Command("bash")
+	cmd.Dir = envoytest.Root(t)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, stdout, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = stdout, stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = stdout.Close()
+	t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // and all that the tutorial started
+		_ = cmd.Wait()
+		_ = out.Close()
+	})
+	return &shell{t, in, bufio.NewReader(out)}
+}
+
+// run runs commands, and returns what they wrote.
+func (s *shell) run(commands string) string {
+	s.t.Helper()
+	const end = "end of the block"
+	if _, err := fmt.Fprintf(s.in, "%s\necho; echo '%s'\n", commands, end); err != nil {
+		s.t.Fatal(err)
+	}
+	var out strings.Builder
+	for {
+		line, err := s.out.ReadString('\n')
+		if strings.TrimSpace(line) == end {
+			return strings.TrimSuffix(out.String(), "\n")
+		}
+		out.WriteString(line)
+		if err != nil {
+			s.t.Fatalf("the shell ended: %v\n%s", err, out.String())
+		}
+	}
+}
+
+// log shows the logs of the programs in a directory.
+func (s *shell) log(dir string) {
+	names, _ := filepath.Glob(dir + "/*.log")
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		s.t.Logf("%s: %v\n%s", name, err, text[max(0, len(text)-4000):])
+	}
+}
+
+func TestTheCheckOfOutputsCanFail(t *testing.T) {
+	for _, tc := range []struct {
+		got, want string
+		ok        bool
+	}{
+		{"a  b\n", "a b\n", true},
+		{"a\nb\n", "a b\n", false},
+		{"a b\nc\n", "a b\n", false},
+		{"  90 x\n", "… x\n", true},
+		{"90 y\n", "… x\n", false},
+		{"", "x\n", false},
+		{"a.b\n", "a.b\n", true},
+		{"acb\n", "a.b\n", false},
+	} {
+		if matches(tc.got, tc.want) != tc.ok {
+			t.Errorf("%q matches %q: want %v", tc.got, tc.want, tc.ok)
+		}
+	}
+}
+
+// rows returns what the rows of the table under a heading name in their first column.
+func rows(t *testing.T, text, heading string) (names []string) {
+	t.Helper()
+	_, section, ok := strings.Cut(text, heading+"\n")
+	if !ok {
+		t.Fatalf("no heading %q", heading)
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	for line := range strings.Lines(section) {
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		cell := strings.Split(line, "|")[1]
+		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cell, -1) {
+			names = append(names, m[1])
+		}
+	}
+	return names
+}
+
+// differ fails the test if two lists have other members.
+func differ(t *testing.T, what string, page, program []string) {
+	t.Helper()
+	slices.Sort(page)
+	slices.Sort(program)
+	if len(program) == 0 || !slices.Equal(page, slices.Compact(program)) {
+		t.Errorf("%s: docs/mesh.md has\n%q\nholdfast-mesh has\n%q", what, page, program)
+	}
+}
+
+func TestThePageHasTheFlagsMetricsAndKindsOfTheProgram(t *testing.T) {
+	text := page(t)
+	_, help, _ := run(t, "serve", "--help")
+	var flags, documented []string
+	for _, m := range regexp.MustCompile(`(?m)^ +(?:-\w, )?(--[a-z-]+)`).FindAllStringSubmatch(help, -1) {
+		if m[1] != "--help" {
+			flags = append(flags, m[1])
+		}
+	}
+	for _, name := range rows(t, text, "### Flags of serve") {
+		if flag, _, _ := strings.Cut(name, " "); strings.HasPrefix(flag, "--") {
+			documented = append(documented, flag)
+		}
+	}
+	differ(t, "flags", documented, flags)
+
+	w := newWorld(t)
+	w.startMesh()
+	w.startEnvoy() // counters with labels are there once they count
+	w.answers(w.request(), "200 v1")
+	w.write("route", w.route(0, 100))
+	w.answers(w.request(), "200 v2")
+	_, body, err := testbed.Get("http://" + w.admin + "/metrics")
+	w.check(err)
+	var metrics []string
+	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+) `).FindAllStringSubmatch(body, -1) {
+		metrics = append(metrics, m[1])
+	}
+	metrics = append(metrics, "pilot_total_xds_rejects") // nothing was NACKed
+	differ(t, "metrics", rows(t, text, "## Metrics"), metrics)
+
+	var kinds []string
+	for _, s := range config.Schemas {
+		name := s.Kind.Short()
+		if s.Kind == config.MeshConfig {
+			name = "ConfigMap"
+		}
+		kinds = append(kinds, name)
+	}
+	documented = slices.DeleteFunc(rows(t, text, "## Documents"), func(name string) bool { return strings.Contains(name, "/") })
+	differ(t, "kinds", documented, kinds)
+}

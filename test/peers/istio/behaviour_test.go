@@ -22,6 +22,7 @@ func TestDocumentsHaveTheBehaviourOfIstiod(t *testing.T) {
 	other.issue(t, "stranger", "", "stranger.test")
 	ca.issue(t, "gateway", "", "*.test")
 	w.backends = startBackends(t, ca)
+	ca.revoke(t, "s2")
 	secrets := startSecrets(t, certs)
 	for _, path := range files {
 		for _, g := range readGroups(t, path, w.ports, certs) {

@@ -22,12 +22,14 @@ type authority struct {
 	cert   *x509.Certificate
 	key    *ecdsa.PrivateKey
 	serial int64
+	// serials are those of the certificates by name.
+	serials map[string]int64
 }
 
 // newAuthority makes an authority and writes its certificate to NAME.pem.
 func newAuthority(t *testing.T, dir, name string) *authority {
 	t.Helper()
-	a := &authority{dir: dir, serial: 1}
+	a := &authority{dir: dir, serial: 1, serials: make(map[string]int64)}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
@@ -49,6 +51,7 @@ func newAuthority(t *testing.T, dir, name string) *authority {
 func (a *authority) issue(t *testing.T, name, uri string, dns ...string) tls.Certificate {
 	t.Helper()
 	a.serial++
+	a.serials[name] = a.serial
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(a.serial), Subject: pkix.Name{CommonName: name}, DNSNames: dns,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
@@ -71,6 +74,20 @@ func (a *authority) issue(t *testing.T, name, uri string, dns ...string) tls.Cer
 	pair, err := tls.LoadX509KeyPair(cert, keyFile)
 	check(t, err)
 	return pair
+}
+
+// revoke writes a list that revokes certificates to crl.pem.
+func (a *authority) revoke(t *testing.T, names ...string) {
+	t.Helper()
+	list := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now().Add(-time.Hour), NextUpdate: time.Now().Add(time.Hour)}
+	for _, name := range names {
+		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries, x509.RevocationListEntry{
+			SerialNumber: big.NewInt(a.serials[name]), RevocationTime: time.Now().Add(-time.Minute),
+		})
+	}
+	der, err := x509.CreateRevocationList(rand.Reader, list, a.cert, a.key)
+	check(t, err)
+	writePEM(t, filepath.Join(a.dir, "crl.pem"), "X509 CRL", der)
 }
 
 // pool returns the authority as roots.

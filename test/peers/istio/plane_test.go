@@ -40,7 +40,10 @@ func startIstiod(t *testing.T, g *group) string {
 		if err != nil {
 			t.Errorf("istiod rejects a %s of the case %s: %v", d.kind, d.of, err)
 		}
-		documents = append(documents, parsed...)
+		for _, c := range parsed {
+			c.Domain = "cluster.local"
+			documents = append(documents, c)
+		}
 	}
 	if t.Failed() {
 		t.FailNow()

@@ -46,7 +46,7 @@ func (w *world) run(r *request) []*outcome {
 	if r.until {
 		// What it comes to is compared.
 		_ = eventually(5*time.Second, func() error {
-			if out[0] = w.send(r); r.want.statuses[out[0].Status] == 0 {
+			if out[0] = w.send(r); len(r.unmet(out)) > 0 {
 				return io.ErrNoProgress
 			}
 			return nil

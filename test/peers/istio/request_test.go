@@ -12,7 +12,7 @@ import (
 //
 //	[N x|N &|until] METHOD URL [name=value]... -> STATUS [what else]...
 //
-// N x sends it N times one after the other, N & at once. until sends it until it has the status, for
+// N x sends it N times one after the other, N & at once. until sends it until it is as wanted, for
 // what Envoy does soon and not at once, such as the ejection of an endpoint. METHOD is one of HTTP, or TCP, which sends a
 // line over a connection. URL may be a path (to CASE.test at PORT_HTTP) or have scheme, host and port; the
 // connection always goes to loopback. name=value are headers; the names in lower case sni and cert are

@@ -39,7 +39,7 @@ if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 .DEFAULT_GOAL := help
 # Go knows itself what of these is to be built.
 .PHONY: bin/bench bin/staticcheck
-.PHONY: help build envoy previous spire test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-check bench-go fuzz demo demo-mesh image image-check clean
+.PHONY: help build envoy previous spire test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-check bench-go fuzz demo demo-mesh image image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -119,6 +119,17 @@ bin/bench:
 
 bench: build bin/bench ## what holdfast costs, against no agent, a byte pipe and a bare gRPC relay: a table, RESULTS, plots
 	bin/bench -holdfast bin/holdfast -out '$(RESULTS)' -plots '$(PLOTS)' $(BENCHFLAGS)
+
+bench-mesh: build ## holdfast-mesh beside istiod, with simulated sidecars: MESHFLAGS=flags for test/bench/mesh; builds istiod, about five minutes once
+	cd test/bench && go build -o '$(CURDIR)/bin/bench-mesh' ./mesh
+	cd test/peers/istio && go build -o '$(CURDIR)/bin/istiod' ./serve
+	@for form in delta sotw; do for rounds in 1 2; do \
+	  echo "holdfast-mesh, $$form:"; \
+	  bin/bench-mesh -form $$form $(MESHFLAGS) -- bin/holdfast-mesh serve --config {config} --listen {xds} --admin '' --log-level error || exit 1; \
+	  echo "istiod, $$form:"; \
+	  PILOT_MAX_REQUESTS_PER_SECOND=100000 PILOT_ENABLE_METADATA_EXCHANGE=false PILOT_ENABLE_ALPN_FILTER=false \
+	    bin/bench-mesh -form $$form $(MESHFLAGS) -- bin/istiod {config} {xds} 2>/dev/null || exit 1; \
+	done; done
 
 bench-check: bin/bench ## how two results files of bench differ: OLD=file NEW=file
 	@bin/bench -check '$(OLD)' '$(NEW)'

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -19,6 +21,10 @@ import (
 
 // defaultAdmin is where the status is, and where the other commands ask for it.
 const defaultAdmin = "127.0.0.1:15014"
+
+// gcPercent is Go's GOGC unless the environment sets it. With Go's default, 100, a process that serves
+// 100 sidecars takes half as much memory again, and a tenth less CPU time to connect them.
+const gcPercent = 40
 
 const serveLong = `Read the documents of a directory, and serve xDS to proxies.
 
@@ -46,6 +52,9 @@ func newServe(stderr io.Writer) *cobra.Command {
 			f.cfg.Version, f.cfg.Log = version, log
 			if err := f.check(); err != nil {
 				return err
+			}
+			if os.Getenv("GOGC") == "" {
+				debug.SetGCPercent(gcPercent)
 			}
 			e, err := mesh.New(f.cfg)
 			if err != nil {

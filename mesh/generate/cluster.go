@@ -17,6 +17,8 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
+//lint:file-ignore SA1019 the DNS settings of the cluster itself are those that every supported Envoy has
+
 // httpOptions is the key of the HTTP options of a cluster.
 const httpOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 

@@ -2,6 +2,7 @@ package generate
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -139,9 +140,9 @@ func (h *hosts) addAll() {
 		h.full[svc.Hostname] = true
 	}
 	taken := make(map[service.Hostname]bool)
-	wildcard := h.mostSpecificWildcards(services)
+	specific := h.mostSpecific(services)
 	for _, vs := range h.egress.Virtual {
-		h.addVirtual(vs, byName, wildcard, taken)
+		h.addVirtual(vs, byName, specific, taken)
 	}
 	for _, svc := range services {
 		if taken[svc.Hostname] {
@@ -155,14 +156,17 @@ func (h *hosts) addAll() {
 	}
 }
 
-// mostSpecificWildcards returns for each service the VirtualService with the most specific wildcard
-// host that it has; an older one for equals.
-func (h *hosts) mostSpecificWildcards(services []*service.Service) map[service.Hostname]*push.VirtualService {
+// mostSpecific returns for each service the VirtualService with the most specific host that it has: its
+// own name, or else the longest wildcard; an older one for equals.
+func (h *hosts) mostSpecific(services []*service.Service) map[service.Hostname]*push.VirtualService {
 	best := make(map[service.Hostname]*push.VirtualService)
 	length := make(map[service.Hostname]int)
 	for _, vs := range h.egress.Virtual {
 		for _, host := range vs.Hosts {
 			if !host.IsWildcard() {
+				if length[host] != math.MaxInt {
+					best[host], length[host] = vs, math.MaxInt
+				}
 				continue
 			}
 			for _, svc := range services {
@@ -177,7 +181,7 @@ func (h *hosts) mostSpecificWildcards(services []*service.Service) map[service.H
 
 // addVirtual adds the virtual hosts of a VirtualService: one for each of its services, and one for each
 // of its hosts that is no service.
-func (h *hosts) addVirtual(vs *push.VirtualService, byName map[service.Hostname]*service.Service, wildcard map[service.Hostname]*push.VirtualService, taken map[service.Hostname]bool) {
+func (h *hosts) addVirtual(vs *push.VirtualService, byName map[service.Hostname]*service.Service, specific map[service.Hostname]*push.VirtualService, taken map[service.Hostname]bool) {
 	var services []*service.Service
 	var others []service.Hostname
 	for _, host := range vs.Hosts {
@@ -193,7 +197,7 @@ func (h *hosts) addVirtual(vs *push.VirtualService, byName map[service.Hostname]
 		for _, name := range sortedHosts(byName) {
 			if name.SubsetOf(host) {
 				found = true
-				if wildcard[name] == vs {
+				if specific[name] == vs {
 					services = append(services, byName[name])
 				}
 			}

@@ -29,6 +29,8 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
+//lint:file-ignore SA1019 documents still have the older fields
+
 // The names of filters.
 const (
 	managerFilter   = "envoy.filters.network.http_connection_manager"
@@ -238,7 +240,7 @@ func defaultJSONLog() *structpb.Struct {
 func faultOf(in *networking.HTTPFaultInjection) *faultv3.HTTPFault {
 	out := &faultv3.HTTPFault{}
 	if d := in.GetDelay(); d.GetFixedDelay() != nil {
-		share := &typev3.FractionalPercent{Numerator: uint32(d.GetPercent())} //nolint:staticcheck // documents still have the older field
+		share := &typev3.FractionalPercent{Numerator: uint32(d.GetPercent())}
 		if d.GetPercentage() != nil {
 			share = percent(d.GetPercentage().GetValue())
 		}
@@ -286,7 +288,7 @@ func corsOf(in *networking.CorsPolicy) *corsv3.CorsPolicy {
 		out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, stringMatch(origin))
 	}
 	if len(in.GetAllowOrigins()) == 0 {
-		for _, origin := range in.GetAllowOrigin() { //nolint:staticcheck // documents still have the older field
+		for _, origin := range in.GetAllowOrigin() {
 			out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: origin}})
 		}
 	}

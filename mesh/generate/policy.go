@@ -14,12 +14,14 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
-// policyOf returns the traffic policy of a port and a subset; nil for none. What the port's settings
-// leave out is not taken from the policy of all ports; what a subset's policy leaves out is taken
-// from the rule's.
+//lint:file-ignore SA1019 documents still have the older fields
+
+// policyOf returns the traffic policy of a port and a subset; nil for none. What a port's settings
+// leave out is not taken from a policy of all ports, neither the rule's nor the subset's; what a
+// subset's policy of all ports leaves out is taken from the rule's.
 func policyOf(rule *push.DestinationRule, subset *networking.Subset, port service.Port) *networking.TrafficPolicy {
-	policy := portPolicy(rule.Policy(), port)
-	own := portPolicy(subset.GetTrafficPolicy(), port)
+	policy, _ := portPolicy(rule.Policy(), port)
+	own, ofPort := portPolicy(subset.GetTrafficPolicy(), port)
 	if own == nil {
 		return policy
 	}
@@ -27,16 +29,16 @@ func policyOf(rule *push.DestinationRule, subset *networking.Subset, port servic
 		return own
 	}
 	merged := copyPolicy(policy)
-	if own.ConnectionPool != nil {
+	if own.ConnectionPool != nil || ofPort {
 		merged.ConnectionPool = own.ConnectionPool
 	}
-	if own.OutlierDetection != nil {
+	if own.OutlierDetection != nil || ofPort {
 		merged.OutlierDetection = own.OutlierDetection
 	}
-	if own.LoadBalancer != nil {
+	if own.LoadBalancer != nil || ofPort {
 		merged.LoadBalancer = own.LoadBalancer
 	}
-	if own.Tls != nil {
+	if own.Tls != nil || ofPort {
 		merged.Tls = own.Tls
 	}
 	if own.Tunnel != nil {
@@ -51,19 +53,18 @@ func policyOf(rule *push.DestinationRule, subset *networking.Subset, port servic
 	return merged
 }
 
-// portPolicy returns the policy of a port: its port-level settings if there are any, which replace
-// those of all ports.
-func portPolicy(policy *networking.TrafficPolicy, port service.Port) *networking.TrafficPolicy {
+// portPolicy returns the policy of a port: its port-level settings if there are any (ofPort), which
+// replace those of all ports, except for the tunnel.
+func portPolicy(policy *networking.TrafficPolicy, port service.Port) (_ *networking.TrafficPolicy, ofPort bool) {
 	for _, at := range policy.GetPortLevelSettings() {
 		if at.GetPort().GetNumber() == port.Number {
 			return &networking.TrafficPolicy{
 				LoadBalancer: at.GetLoadBalancer(), ConnectionPool: at.GetConnectionPool(),
-				OutlierDetection: at.GetOutlierDetection(), Tls: at.GetTls(),
-				Tunnel: policy.GetTunnel(), ProxyProtocol: policy.GetProxyProtocol(), RetryBudget: policy.GetRetryBudget(),
-			}
+				OutlierDetection: at.GetOutlierDetection(), Tls: at.GetTls(), Tunnel: policy.GetTunnel(),
+			}, true
 		}
 	}
-	return policy
+	return policy, false
 }
 
 func copyPolicy(p *networking.TrafficPolicy) *networking.TrafficPolicy {
@@ -244,7 +245,7 @@ func (c *outboundCluster) applyLoadBalancer(lb *networking.LoadBalancerSettings)
 	size := uint64(1024) // Envoy's default
 	if n := hash.GetRingHash().GetMinimumRingSize(); n != 0 {
 		size = n
-	} else if n := hash.GetMinimumRingSize(); n != 0 { //nolint:staticcheck // documents still have the older field
+	} else if n := hash.GetMinimumRingSize(); n != 0 {
 		size = n
 	}
 	c.LbConfig = &clusterv3.Cluster_RingHashLbConfig_{RingHashLbConfig: &clusterv3.Cluster_RingHashLbConfig{MinimumRingSize: u64(size)}}
@@ -265,7 +266,7 @@ func slowStart(lb *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStart
 		}
 		slow.Aggression = &corev3.RuntimeDouble{DefaultValue: aggression, RuntimeKey: "holdfast.slow_start.aggression"}
 		slow.MinWeightPercent = &typev3.Percent{Value: least}
-	} else if d := lb.GetWarmupDurationSecs(); d != nil { //nolint:staticcheck // documents still have the older field
+	} else if d := lb.GetWarmupDurationSecs(); d != nil {
 		window = d
 	}
 	if window == nil {

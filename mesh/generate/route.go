@@ -21,6 +21,8 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
+//lint:file-ignore SA1019 documents still have the older fields, and with the newer limit of gRPC timeouts Envoy ignores others
+
 // defaultRetryOn is what Istio retries if nothing is configured.
 const defaultRetryOn = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
 
@@ -177,13 +179,14 @@ func (r *routing) forward(out *routev3.Route, in *networking.HTTPRoute, authorit
 	action.RetryPolicy = retryPolicy(retries, hashed)
 }
 
-// setTimeout sets the timeout of requests; none for nil or 0.
+// setTimeout sets the timeout of requests; none for nil or 0. A timeout that gRPC requests bring is
+// limited to it, by the older of two fields: with the newer one Envoy ignores the timeout of all other
+// requests.
 func setTimeout(action *routev3.RouteAction, timeout *durationpb.Duration) {
 	if timeout == nil {
 		timeout = seconds(0)
 	}
-	action.Timeout, action.MaxStreamDuration = timeout, nil
-	action.MaxStreamDuration = &routev3.RouteAction_MaxStreamDuration{GrpcTimeoutHeaderMax: timeout}
+	action.Timeout, action.MaxGrpcTimeout = timeout, timeout
 }
 
 // clusterOf returns the cluster of a destination: of its port or, if it names none, of the service's
@@ -286,14 +289,14 @@ func (r *routing) mirror(action *routev3.RouteAction, to *networking.Destination
 		return
 	}
 	action.RequestMirrorPolicies = append(action.RequestMirrorPolicies, &routev3.RouteAction_RequestMirrorPolicy{
-		Cluster: r.clusterOf(to), TraceSampled: truth(false),
+		Cluster: r.clusterOf(to), TraceSampled: truth(false), DisableShadowHostSuffixAppend: true,
 		RuntimeFraction: &corev3.RuntimeFractionalPercent{DefaultValue: share},
 	})
 }
 
 func mirrorPercent(in *networking.HTTPRoute) *typev3.FractionalPercent {
-	if in.GetMirrorPercentage() == nil && in.GetMirrorPercent() != nil { //nolint:staticcheck // documents still have the older field
-		if n := in.GetMirrorPercent().GetValue(); n > 0 { //nolint:staticcheck
+	if in.GetMirrorPercentage() == nil && in.GetMirrorPercent() != nil {
+		if n := in.GetMirrorPercent().GetValue(); n > 0 {
 			return &typev3.FractionalPercent{Numerator: n}
 		}
 		return nil

@@ -15,6 +15,8 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 )
 
+//lint:file-ignore SA1019 documents still have the older fields, and the older match of names matches all types of names
+
 // The names of the secrets of mesh TLS, and of transport sockets.
 const (
 	meshCertificate = "default"
@@ -196,7 +198,7 @@ func isKubernetesSecret(name string) bool {
 func validation(v *proxy.View, roots string, names []string) *tlsv3.CommonTlsContext_CombinedValidationContext {
 	context := &tlsv3.CertificateValidationContext{}
 	for _, name := range names {
-		context.MatchSubjectAltNames = append(context.MatchSubjectAltNames, &matcherv3.StringMatcher{ //nolint:staticcheck // matches all types of names, as Istio does
+		context.MatchSubjectAltNames = append(context.MatchSubjectAltNames, &matcherv3.StringMatcher{
 			MatchPattern: &matcherv3.StringMatcher_Exact{Exact: name},
 		})
 	}

@@ -10,6 +10,8 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
+//lint:file-ignore SA1019 documents still have the older field
+
 // DefaultMesh returns Istio's default mesh configuration, as far as it is read.
 func DefaultMesh() *meshv1alpha1.MeshConfig {
 	return &meshv1alpha1.MeshConfig{

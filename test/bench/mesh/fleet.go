@@ -8,11 +8,14 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
@@ -33,6 +36,25 @@ func urlOf(short string) string {
 		}
 	}
 	panic(short)
+}
+
+// isReady reports whether a control plane answers a stream without a node with anything but that it is
+// not ready or not there.
+func isReady(ctx context.Context, addr string) bool {
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
+	if err != nil {
+		return false
+	}
+	_ = stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: urlOf("CDS")}) // the answer tells
+	_, err = stream.Recv()
+	return status.Code(err) != codes.Unavailable && !strings.Contains(fmt.Sprint(err), "not ready")
 }
 
 // fleet is the sidecars.

@@ -186,7 +186,7 @@ func (cp *controlPlane) stop() {
 	}
 }
 
-// listening waits until the control plane accepts connections.
+// listening waits until the control plane answers.
 func (cp *controlPlane) listening(ctx context.Context, addr string) error {
 	for ctx.Err() == nil {
 		select {
@@ -195,8 +195,8 @@ func (cp *controlPlane) listening(ctx context.Context, addr string) error {
 			return fmt.Errorf("the control plane ended: %v", err)
 		case <-time.After(20 * time.Millisecond):
 		}
-		if conn, err := net.DialTimeout("tcp", addr, time.Second); err == nil {
-			return conn.Close()
+		if isReady(ctx, addr) {
+			return nil
 		}
 	}
 	return ctx.Err()

@@ -1,0 +1,220 @@
+package push
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// documents is a Source in memory.
+type documents struct {
+	config.Index
+	services []*service.Service
+}
+
+func (d *documents) Services() []*service.Service { return d.services }
+
+func (d *documents) put(t testing.TB, text string) *documents {
+	t.Helper()
+	docs, broken := config.Read("test.yaml", []byte(text))
+	if broken != nil {
+		t.Fatal(broken)
+	}
+	for i, one := range docs {
+		if config.Invalid(one.Problems) {
+			t.Fatal(one.Problems)
+		}
+		one.Config.Created = time.Unix(int64(i), 0) // the first is the oldest
+		d.Put(one.Config)
+	}
+	return d
+}
+
+func (d *documents) serve(hosts ...string) *documents {
+	for _, host := range hosts {
+		name, namespace, _ := strings.Cut(host, "/")
+		d.services = append(d.services, &service.Service{
+			Hostname: service.Hostname(name), Namespace: namespace, ExportTo: everywhere, Ports: []service.Port{{Name: "http", Number: 80, Protocol: service.HTTP}},
+		})
+	}
+	return d
+}
+
+func snapshot(d *documents) *Snapshot { return New(d, config.DefaultDomain, nil, nil, true) }
+
+func viewOf(t testing.TB, namespace string, labels map[string]string) *proxy.View {
+	t.Helper()
+	p, err := proxy.FromNode(&corev3.Node{Id: "n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := *p
+	q.Namespace, q.Labels = namespace, labels
+	return proxy.NewView(&q)
+}
+
+const meta = "apiVersion: networking.istio.io/v1\n"
+
+func TestTheDestinationRuleOfAService(t *testing.T) {
+	d := (&documents{}).serve("a.shop.svc.cluster.local/shop").put(t,
+		meta+"kind: DestinationRule\nmetadata: {name: of-root, namespace: istio-system}\nspec: {host: '*.svc.cluster.local', subsets: [{name: root, labels: {a: b}}]}\n---\n"+
+			meta+"kind: DestinationRule\nmetadata: {name: of-service, namespace: shop}\nspec: {host: a, subsets: [{name: one, labels: {a: b}}]}\n---\n"+
+			meta+"kind: DestinationRule\nmetadata: {name: of-service-too, namespace: shop}\nspec: {host: a, subsets: [{name: two, labels: {a: b}}, {name: one, labels: {c: d}}]}\n---\n"+
+			meta+"kind: DestinationRule\nmetadata: {name: of-client, namespace: client}\nspec: {host: a.shop.svc.cluster.local, subsets: [{name: client, labels: {a: b}}]}\n---\n"+
+			meta+"kind: DestinationRule\nmetadata: {name: of-workload, namespace: client}\nspec: {host: a.shop.svc.cluster.local, workloadSelector: {matchLabels: {app: x}}, subsets: [{name: workload, labels: {a: b}}]}\n---\n"+
+			meta+"kind: DestinationRule\nmetadata: {name: private, namespace: other}\nspec: {host: a.shop.svc.cluster.local, exportTo: ['.']}")
+	s := snapshot(d)
+	svc := s.Service("any", "a.shop.svc.cluster.local")
+	for name, tc := range map[string]struct {
+		namespace string
+		labels    map[string]string
+		want      string
+	}{
+		"of the client's namespace":      {"client", nil, "client"},
+		"for the client's labels":        {"client", map[string]string{"app": "x"}, "workload"},
+		"of the service's, merged":       {"any", nil, "one two"},
+		"of the proxy's own, not others": {"other", nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, subset := range s.DestinationRule(viewOf(t, tc.namespace, tc.labels), svc).Subsets() {
+				got = append(got, subset.Name)
+			}
+			if strings.Join(got, " ") != tc.want {
+				t.Errorf("the subsets are %v, want %s", got, tc.want)
+			}
+		})
+	}
+	other := &service.Service{Hostname: "b.shop.svc.cluster.local", Namespace: "shop"}
+	if r := s.DestinationRule(viewOf(t, "any", nil), other); r == nil || r.From[0].Name != "of-root" {
+		t.Errorf("of a service without a rule: %v", r)
+	}
+}
+
+func TestTheScopeOfASidecar(t *testing.T) {
+	d := (&documents{}).serve("a.one/one", "b.one/one", "c.two/two", "d.two/two").put(t,
+		meta+"kind: Sidecar\nmetadata: {name: default, namespace: one}\nspec: {egress: [{hosts: ['./*', 'two/c.two']}]}\n---\n"+
+			meta+"kind: Sidecar\nmetadata: {name: app, namespace: one}\nspec: {workloadSelector: {labels: {app: x}}, egress: [{hosts: ['~/*']}], outboundTrafficPolicy: {mode: REGISTRY_ONLY}}\n---\n"+
+			meta+"kind: Sidecar\nmetadata: {name: default, namespace: istio-system}\nspec: {egress: [{hosts: ['*/a.one']}]}\n---\n"+
+			meta+"kind: VirtualService\nmetadata: {name: v, namespace: two}\nspec: {hosts: [c.two], http: [{route: [{destination: {host: d.two}}]}]}")
+	s := snapshot(d)
+	for name, tc := range map[string]struct {
+		namespace string
+		labels    map[string]string
+		want      string
+		any       bool
+	}{
+		"of its namespace, with what routes lead to": {"one", nil, "a.one b.one c.two d.two", true},
+		"of its labels":         {"one", map[string]string{"app": "x"}, "", false},
+		"of the root namespace": {"three", nil, "a.one", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scope := s.Scope(viewOf(t, tc.namespace, tc.labels))
+			var got []string
+			for _, svc := range scope.Services {
+				got = append(got, string(svc.Hostname))
+			}
+			slices.Sort(got)
+			if strings.Join(got, " ") != tc.want || scope.OutboundAny != tc.any {
+				t.Errorf("reached are %v, others %v", got, scope.OutboundAny)
+			}
+		})
+	}
+}
+
+func TestDelegatesAreMerged(t *testing.T) {
+	s := snapshot((&documents{}).put(t,
+		meta+"kind: VirtualService\nmetadata: {name: root, namespace: a}\nspec:\n  hosts: [h.internal]\n  http:\n"+
+			"  - {name: r, match: [{uri: {prefix: /x}, headers: {u: {exact: v}}}], timeout: 3s, delegate: {name: d, namespace: b}}\n"+
+			"  - {match: [{uri: {prefix: /gone}}], delegate: {name: nothing}}\n"+
+			"  - {name: last, route: [{destination: {host: h.internal}}]}\n---\n"+
+			meta+"kind: VirtualService\nmetadata: {name: d, namespace: b}\nspec:\n  http:\n"+
+			"  - {name: one, match: [{uri: {exact: /x/1}}, {uri: {exact: /y}}], route: [{destination: {host: svc}}]}\n"+
+			"  - {name: two, timeout: 1s, route: [{destination: {host: h.internal}}]}\n"))
+	var got []string
+	for _, r := range s.VirtualServices(MeshGateway, "any")[0].Rule.Http {
+		var paths []string
+		for _, m := range r.Match {
+			paths = append(paths, m.GetUri().GetExact()+m.GetUri().GetPrefix()+" "+m.GetHeaders()["u"].GetExact())
+		}
+		got = append(got, fmt.Sprint(r.Name, " ", paths, " ", r.GetTimeout().GetSeconds(), " ", r.Route[0].Destination.Host))
+	}
+	want := []string{"r-one [/x/1 v] 3 svc.a.svc.cluster.local", "r-two [/x v] 1 h.internal", "last [] 0 h.internal"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestTheMostSpecificPeerAuthenticationDecides(t *testing.T) {
+	const auth = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\n"
+	s := snapshot((&documents{}).put(t,
+		auth+"metadata: {name: mesh, namespace: istio-system}\nspec: {mtls: {mode: STRICT}}\n---\n"+
+			auth+"metadata: {name: ns, namespace: a}\nspec: {mtls: {mode: DISABLE}}\n---\n"+
+			auth+"metadata: {name: later, namespace: a}\nspec: {mtls: {mode: STRICT}}\n---\n"+
+			auth+"metadata: {name: app, namespace: a}\nspec: {selector: {matchLabels: {app: x}}, portLevelMtls: {80: {mode: PERMISSIVE}}}"))
+	for _, tc := range []struct {
+		namespace, app string
+		port           uint32
+		want           security.PeerAuthentication_MutualTLS_Mode
+	}{
+		{"b", "x", 80, security.PeerAuthentication_MutualTLS_STRICT},
+		{"a", "y", 80, security.PeerAuthentication_MutualTLS_DISABLE},
+		{"a", "x", 80, security.PeerAuthentication_MutualTLS_PERMISSIVE},
+		{"a", "x", 81, security.PeerAuthentication_MutualTLS_DISABLE},
+	} {
+		selects := func(selector map[string]string) bool {
+			return proxy.Selects(selector, map[string]string{"app": tc.app})
+		}
+		if got := s.MTLS(tc.namespace, tc.port, selects); got != tc.want {
+			t.Errorf("%s %s %d: %s, want %s", tc.namespace, tc.app, tc.port, got, tc.want)
+		}
+	}
+}
+
+// What a change does not touch is shared with the snapshot before, and what it touches is what a new
+// snapshot would have.
+func TestASnapshotFollowsTheOneBefore(t *testing.T) {
+	d := (&documents{}).serve("a.one/one").put(t, meta+"kind: VirtualService\nmetadata: {name: v}\nspec: {hosts: [a.one], http: [{timeout: 1s, route: [{destination: {host: a.one}}]}]}")
+	first := snapshot(d)
+	d.put(t, meta+"kind: VirtualService\nmetadata: {name: w}\nspec: {hosts: [b.one], http: [{route: [{destination: {host: a.one}}]}]}")
+	second := New(d, config.DefaultDomain, first, map[config.Kind]bool{config.VirtualService: true}, false)
+	if second.services != first.services || second.rules != first.rules || second.Mesh != first.Mesh {
+		t.Error("what did not change is not shared")
+	}
+	if n := len(second.VirtualServices(MeshGateway, "x")); n != 2 || len(first.VirtualServices(MeshGateway, "x")) != 1 {
+		t.Errorf("%d VirtualServices", n)
+	}
+	if second.virtual.all[0] != first.virtual.all[0] && second.virtual.all[1] != first.virtual.all[0] {
+		t.Error("a VirtualService that did not change was resolved again")
+	}
+}
+
+// BenchmarkSnapshotAfterOneChange: one of 1,000 VirtualServices changes.
+func BenchmarkSnapshotAfterOneChange(b *testing.B) {
+	d := &documents{}
+	var text strings.Builder
+	for i := range 1000 {
+		d.serve(fmt.Sprintf("s%d.mesh.internal/services", i))
+		fmt.Fprintf(&text, "%skind: VirtualService\nmetadata: {name: v%d}\nspec: {hosts: [s%d.mesh.internal], http: [{route: [{destination: {host: s%d.mesh.internal}}]}]}\n---\n", meta, i, i, i)
+	}
+	d.put(b, text.String())
+	s := snapshot(d)
+	one := d.List(config.VirtualService, "")[500]
+	for b.Loop() {
+		changed := *one
+		changed.Spec = one.Spec.(*networking.VirtualService)
+		d.Put(&changed)
+		s = New(d, config.DefaultDomain, s, map[config.Kind]bool{config.VirtualService: true}, false)
+	}
+}

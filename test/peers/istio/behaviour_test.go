@@ -1,0 +1,93 @@
+package istio
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The same documents send the same requests to the same places, with the same headers, statuses and
+// attempts, with holdfast-mesh as with istiod.
+func TestDocumentsHaveTheBehaviourOfIstiod(t *testing.T) {
+	files, err := filepath.Glob("testdata/cases/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no cases: %v", err)
+	}
+	certs := t.TempDir()
+	ca := newAuthority(t, certs, "ca")
+	other := newAuthority(t, certs, "other")
+	w := &world{certs: certs, client: ca.issue(t, "client", "spiffe://cluster.local/ns/default/sa/default", "client.test")}
+	other.issue(t, "stranger", "", "stranger.test")
+	ca.issue(t, "gateway", "", "*.test")
+	w.backends = startBackends(t, ca)
+	secrets := startSecrets(t, certs)
+	for _, path := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".yaml"), func(t *testing.T) {
+			g := readGroup(t, path, w.ports, certs)
+			dir := t.TempDir()
+			if *keep != "" {
+				dir = filepath.Join(*keep, g.name)
+				check(t, os.MkdirAll(dir, 0o700))
+			}
+			w.compare(t, g, dir, secrets)
+		})
+	}
+}
+
+// compare runs the cases of a group with istiod, and then with holdfast-mesh: both Envoys listen on the
+// same ports.
+func (w *world) compare(t *testing.T, g *group, dir, secrets string) {
+	planes := []struct {
+		name string
+		xds  string
+	}{{"istiod", startIstiod(t, g)}, {"holdfast-mesh", startHoldfast(t, g, dir)}}
+	outcomes := make(map[string]map[*request][]*outcome)
+	for _, plane := range planes {
+		e := startEnvoy(t, g, dir, plane.name, plane.xds, secrets)
+		outcomes[plane.name] = make(map[*request][]*outcome)
+		for _, c := range g.cases {
+			for _, r := range c.requests {
+				outcomes[plane.name][r] = w.run(r)
+			}
+		}
+		select {
+		case <-e.exited:
+			t.Fatalf("the Envoy of %s has ended:\n%s", plane.name, tail(e.log, 30))
+		default:
+		}
+		e.stop()
+	}
+	hits := 0
+	for _, c := range g.cases {
+		t.Run(c.Name, func(t *testing.T) {
+			differs := false
+			for _, r := range c.requests {
+				istiod, holdfast := outcomes["istiod"][r], outcomes["holdfast-mesh"][r]
+				if slices.ContainsFunc(istiod, func(o *outcome) bool { return len(o.Seen) > 0 }) {
+					hits++
+				}
+				for _, problem := range r.unmet(istiod) {
+					t.Errorf("%s\n  with istiod: %s", r.text, problem)
+				}
+				diff := difference(describe(r, istiod), describe(r, holdfast))
+				if problems := r.unmet(holdfast); len(problems) > 0 {
+					for _, problem := range problems {
+						diff = append(diff, "with holdfast-mesh: "+problem)
+					}
+				}
+				differs = differs || len(diff) > 0
+				if c.Differs == "" && len(diff) > 0 {
+					t.Errorf("%s\n  %s", r.text, strings.Join(diff, "\n  "))
+				}
+			}
+			if c.Differs != "" && !differs {
+				t.Errorf("it does not differ any more: remove %q", c.Differs)
+			}
+		})
+	}
+	if hits == 0 {
+		t.Error("no request came to a backend")
+	}
+}

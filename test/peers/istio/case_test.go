@@ -1,0 +1,248 @@
+package istio
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// group is a file of cases: they share a pair of control planes, and an Envoy behind each.
+type group struct {
+	name string
+	// Mesh is the MeshConfig, and Proxy what the Envoys say of themselves.
+	Mesh  json.RawMessage `json:"mesh"`
+	Proxy proxyNode       `json:"proxy"`
+	Cases []json.RawMessage
+
+	cases     []*testCase
+	documents []document
+	ports     map[string]int
+}
+
+// proxyNode is what an Envoy says of itself.
+type proxyNode struct {
+	Type      string            `json:"type"` // sidecar, or router for a gateway
+	Namespace string            `json:"namespace"`
+	Labels    map[string]string `json:"labels"`
+	Locality  string            `json:"locality"` // region/zone/subzone
+}
+
+// testCase is a behaviour: documents and requests.
+type testCase struct {
+	Name string `json:"name"`
+	// Differs is why holdfast-mesh differs from istiod; "" if it does not.
+	Differs  string   `json:"differs"`
+	Requests []string `json:"requests"`
+
+	requests []*request
+}
+
+// document is a document of Kubernetes' form.
+type document struct {
+	of   string // the name of the case
+	kind string
+	core bool // of Kubernetes itself, not of Istio
+	body map[string]any
+}
+
+// apiVersions are the kinds that a case may have.
+var apiVersions = map[string]string{
+	"VirtualService": "networking.istio.io/v1", "DestinationRule": "networking.istio.io/v1", "ServiceEntry": "networking.istio.io/v1",
+	"Gateway": "networking.istio.io/v1", "Sidecar": "networking.istio.io/v1", "WorkloadEntry": "networking.istio.io/v1",
+	"PeerAuthentication": "security.istio.io/v1",
+	"Service":            "v1", "EndpointSlice": "discovery.k8s.io/v1",
+}
+
+var coreKinds = []string{"Service", "EndpointSlice"}
+
+// portToken is the name of a port in a document.
+var (
+	portToken       = regexp.MustCompile(`PORT_[A-Za-z0-9]+`)
+	quotedPortToken = regexp.MustCompile(`"(PORT_[A-Za-z0-9]+)"([^:]|$)`)
+)
+
+// readGroup reads a file of cases. In it, CASE stands for the name of the case, PORT_HTTP for the port
+// of HTTP, PORT_v1 and so on for the ports of backends, other PORT_ names for a port of the case alone,
+// and CERTS for the directory of certificates.
+func readGroup(t *testing.T, path string, backends map[string]int, certs string) *group {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	check(t, err)
+	g := &group{name: strings.TrimSuffix(filepath.Base(path), ".yaml"), ports: map[string]int{"PORT_HTTP": freePort(t)}}
+	for name, port := range backends {
+		g.ports["PORT_"+name] = port
+	}
+	text = []byte(strings.ReplaceAll(string(text), "CERTS", certs))
+	if err := yaml.UnmarshalStrict(text, g); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	if g.Proxy.Type == "" {
+		g.Proxy.Type = "sidecar"
+	}
+	if g.Proxy.Namespace == "" {
+		g.Proxy.Namespace = "default"
+	}
+	g.Mesh = g.resolve(t, "", g.Mesh)
+	names := make(map[string]bool)
+	for _, raw := range g.Cases {
+		c, err := g.readCase(t, raw)
+		if err != nil {
+			t.Fatalf("%s: case %q: %v", path, c.Name, err)
+		}
+		if names[c.Name] || c.Name == "" {
+			t.Fatalf("%s: a case has no name, or the name %q of another", path, c.Name)
+		}
+		names[c.Name] = true
+		g.cases = append(g.cases, c)
+	}
+	if len(g.cases) == 0 {
+		t.Fatalf("%s has no cases", path)
+	}
+	return g
+}
+
+// resolve puts numbers in the place of ports, and the case's name in the place of CASE.
+func (g *group) resolve(t *testing.T, name string, raw json.RawMessage) json.RawMessage {
+	t.Helper()
+	number := func(token string) string {
+		key := token
+		if g.ports[token] == 0 {
+			key = name + "/" + token
+		}
+		if g.ports[key] == 0 {
+			g.ports[key] = freePort(t)
+		}
+		return strconv.Itoa(g.ports[key])
+	}
+	text := strings.ReplaceAll(string(raw), "CASE", name)
+	text = quotedPortToken.ReplaceAllStringFunc(text, func(s string) string {
+		token := portToken.FindString(s)
+		return number(token) + strings.TrimPrefix(s, `"`+token+`"`)
+	})
+	return json.RawMessage(portToken.ReplaceAllStringFunc(text, number))
+}
+
+func (g *group) readCase(t *testing.T, raw json.RawMessage) (*testCase, error) {
+	c := &testCase{}
+	if err := json.Unmarshal(raw, c); err != nil {
+		return c, err
+	}
+	raw = g.resolve(t, c.Name, raw)
+	if err := json.Unmarshal(raw, c); err != nil {
+		return c, err
+	}
+	var all map[string]any
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return c, err
+	}
+	for _, key := range []string{"name", "differs", "requests"} {
+		delete(all, key)
+	}
+	if _, ok := all["ServiceEntry"]; !ok {
+		all["ServiceEntry"] = g.defaultService(c.Name)
+	}
+	for _, kind := range slices.Sorted(maps.Keys(all)) {
+		if apiVersions[kind] == "" {
+			return c, fmt.Errorf("unknown key %q", kind)
+		}
+		list, ok := all[kind].([]any)
+		if !ok && all[kind] != nil {
+			list = []any{all[kind]}
+		}
+		for i, spec := range list {
+			body, ok := spec.(map[string]any)
+			if !ok {
+				return c, fmt.Errorf("%s must be a mapping, or a list of them", kind)
+			}
+			g.documents = append(g.documents, newDocument(c.Name, kind, i, body, created.Add(time.Duration(len(g.documents))*time.Second)))
+		}
+	}
+	for _, text := range c.Requests {
+		r, err := parseRequest(text, c.Name, g.ports["PORT_HTTP"])
+		if err != nil {
+			return c, fmt.Errorf("request %q: %w", text, err)
+		}
+		c.requests = append(c.requests, r)
+	}
+	if len(c.requests) == 0 {
+		return c, fmt.Errorf("it has no requests")
+	}
+	return c, nil
+}
+
+// defaultService is the ServiceEntry of a case that has none: CASE.test with the endpoints v1 and v2.
+func (g *group) defaultService(name string) map[string]any {
+	var endpoints []any
+	for _, version := range []string{"v1", "v2"} {
+		endpoints = append(endpoints, map[string]any{
+			"address": "127.0.0.1", "labels": map[string]any{"version": version}, "ports": map[string]any{"http": g.ports["PORT_"+version]},
+		})
+	}
+	return map[string]any{
+		"hosts": []any{name + ".test"}, "location": "MESH_INTERNAL", "resolution": "STATIC", "endpoints": endpoints,
+		"ports": []any{map[string]any{"name": "http", "number": g.ports["PORT_HTTP"], "protocol": "HTTP"}},
+	}
+}
+
+// created is when the first document of a group was created. The older of two has precedence.
+var created = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// newDocument completes a document: its name is that of the case, and hosts and host are CASE.test,
+// unless it says otherwise.
+func newDocument(name, kind string, i int, body map[string]any, at time.Time) document {
+	d := document{of: name, kind: kind, core: slices.Contains(coreKinds, kind)}
+	meta, _ := body["metadata"].(map[string]any)
+	delete(body, "metadata")
+	if meta == nil {
+		meta = make(map[string]any)
+	}
+	if meta["name"] == nil {
+		meta["name"] = name
+		if i > 0 {
+			meta["name"] = name + "-" + strconv.Itoa(i)
+		}
+	}
+	if meta["namespace"] == nil {
+		meta["namespace"] = "default"
+	}
+	meta["creationTimestamp"] = at.Format(time.RFC3339)
+	if kind == "VirtualService" && body["hosts"] == nil {
+		body["hosts"] = []any{name + ".test"}
+	}
+	if kind == "VirtualService" && body["hosts"].([]any)[0] == "none" {
+		delete(body, "hosts") // a delegate
+	}
+	if kind == "DestinationRule" && body["host"] == nil {
+		body["host"] = name + ".test"
+	}
+	d.body = map[string]any{"spec": body}
+	if d.core {
+		d.body = body
+	}
+	d.body["apiVersion"], d.body["kind"], d.body["metadata"] = apiVersions[kind], kind, meta
+	return d
+}
+
+// yaml returns the documents, those of Kubernetes itself or those of Istio.
+func (g *group) yaml(t *testing.T, core bool) string {
+	t.Helper()
+	var parts []string
+	for _, d := range g.documents {
+		if d.core == core {
+			text, err := yaml.Marshal(d.body)
+			check(t, err)
+			parts = append(parts, string(text))
+		}
+	}
+	return strings.Join(parts, "\n---\n")
+}

@@ -1,0 +1,156 @@
+package istio
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// outcome is what became of a request.
+type outcome struct {
+	// Status is that of the answer, or "closed" if there was none.
+	Status  string
+	Headers map[string]string
+	Body    string
+	// Certificate is the common name of the server's certificate, for HTTPS.
+	Certificate string
+	// Seen are the requests that backends got, in order.
+	Seen []seen
+	// err is why there was no answer.
+	err error
+}
+
+// tags numbers all requests of the process.
+var tags atomic.Int64
+
+// world is what the requests of a test meet beside the Envoy.
+type world struct {
+	*backends
+	client tls.Certificate
+	certs  string
+}
+
+// run sends a request as often as it says.
+func (w *world) run(r *request) []*outcome {
+	out := make([]*outcome, r.times)
+	if r.until {
+		// What it comes to is compared.
+		_ = eventually(5*time.Second, func() error {
+			if out[0] = w.send(r); r.want.statuses[out[0].Status] == 0 {
+				return io.ErrNoProgress
+			}
+			return nil
+		})
+		return out
+	}
+	if !r.parallel {
+		for i := range out {
+			out[i] = w.send(r)
+		}
+		return out
+	}
+	var wg sync.WaitGroup
+	for i := range out {
+		wg.Go(func() { out[i] = w.send(r) })
+	}
+	wg.Wait()
+	return out
+}
+
+func (w *world) send(r *request) *outcome {
+	tag := strconv.FormatInt(tags.Add(1), 10)
+	if r.method == "TCP" {
+		return sendTCP(r)
+	}
+	o := w.sendHTTP(r, tag)
+	if len(r.want.mirrored) > 0 {
+		// Requests are mirrored without waiting for them. Whether they came is compared.
+		_ = eventually(5*time.Second, func() error {
+			if len(w.take(tag)) < 1+len(r.want.mirrored) {
+				return io.ErrNoProgress
+			}
+			return nil
+		})
+	}
+	o.Seen = w.take(tag)
+	return o
+}
+
+// sendHTTP sends a request on a connection of its own.
+func (w *world) sendHTTP(r *request, tag string) *outcome {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	address := "127.0.0.1:" + strconv.Itoa(r.port)
+	req := (&http.Request{
+		Method: r.method, URL: &url.URL{Scheme: r.url.Scheme, Host: address, Opaque: r.path}, Host: r.url.Hostname(),
+		Header: make(http.Header), ProtoMajor: 1, ProtoMinor: 1,
+	}).WithContext(ctx)
+	req.Header.Set("User-Agent", "test")
+	req.Header.Set(tagHeader, tag)
+	for _, h := range r.headers {
+		if strings.EqualFold(h[0], "Host") {
+			req.Host = h[1]
+			continue
+		}
+		req.Header.Add(h[0], h[1])
+	}
+	transport := &http.Transport{DisableCompression: true, DisableKeepAlives: r.proto != "h2c", Protocols: new(http.Protocols)}
+	defer transport.CloseIdleConnections()
+	if r.proto == "h2c" {
+		transport.Protocols.SetUnencryptedHTTP2(true)
+	} else {
+		transport.Protocols.SetHTTP1(true)
+	}
+	if r.url.Scheme == "https" {
+		conf := &tls.Config{InsecureSkipVerify: true, ServerName: r.url.Hostname()} // whose certificate it is, is compared
+		if r.sni != "" {
+			conf.ServerName = r.sni
+		}
+		if r.cert {
+			conf.Certificates = []tls.Certificate{w.client}
+		}
+		transport.TLSClientConfig = conf
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return &outcome{Status: "closed", err: err}
+	}
+	defer resp.Body.Close()
+	o := &outcome{Status: strconv.Itoa(resp.StatusCode), Headers: make(map[string]string), Body: readAll(resp.Body)}
+	for key, values := range resp.Header {
+		o.Headers[strings.ToLower(key)] = strings.Join(values, ",")
+	}
+	if resp.TLS != nil {
+		o.Certificate = resp.TLS.PeerCertificates[0].Subject.CommonName
+	}
+	return o
+}
+
+// sendTCP sends a line and reads one.
+func sendTCP(r *request) *outcome {
+	conn, err := net.DialTimeout("tcp", "127.0.0.1:"+strconv.Itoa(r.port), 5*time.Second)
+	if err != nil {
+		return &outcome{Status: "closed", err: err}
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := fmt.Fprintln(conn, "hello"); err != nil {
+		return &outcome{Status: "closed", err: err}
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		return &outcome{Status: "closed", err: err}
+	}
+	name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+	return &outcome{Status: "ok", Body: rest, Seen: []seen{{Backend: name, Proto: "TCP"}}}
+}

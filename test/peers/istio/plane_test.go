@@ -1,0 +1,208 @@
+package istio
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"text/template"
+	"time"
+
+	"istio.io/istio/pilot/pkg/config/kube/crd"
+	pilotxds "istio.io/istio/pilot/test/xds"
+	"istio.io/istio/pkg/config"
+	"istio.io/istio/pkg/config/mesh"
+	"sigs.k8s.io/yaml"
+)
+
+// startIstiod serves the documents of a group by istiod, and returns the address of xDS.
+func startIstiod(t *testing.T, g *group) string {
+	t.Helper()
+	text, err := yaml.JSONToYAML(g.Mesh)
+	check(t, err)
+	conf, err := mesh.ApplyMeshConfigDefaults(string(text))
+	check(t, err)
+	conf.EnableTracing = false // it only adds headers of tracing
+	var documents []config.Config
+	for _, d := range g.documents {
+		if d.core {
+			continue
+		}
+		text, err := yaml.Marshal(d.body)
+		check(t, err)
+		parsed, _, err := crd.ParseInputs(string(text))
+		if err != nil {
+			t.Errorf("istiod rejects a %s of the case %s: %v", d.kind, d.of, err)
+		}
+		documents = append(documents, parsed...)
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+	s := pilotxds.NewFakeDiscoveryServer(t, pilotxds.FakeOptions{
+		Configs: documents, KubernetesObjectString: g.yaml(t, true), MeshConfig: conf,
+		ListenerBuilder: func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
+	})
+	return s.Listener.Addr().String()
+}
+
+// startHoldfast serves the documents of a group by holdfast-mesh, and returns the address of xDS. It
+// fails the test if a document is not valid.
+func startHoldfast(t *testing.T, g *group, dir string) string {
+	t.Helper()
+	documents := filepath.Join(dir, "documents")
+	check(t, os.MkdirAll(documents, 0o700))
+	all := g.yaml(t, false)
+	if core := g.yaml(t, true); core != "" {
+		all += "\n---\n" + core
+	}
+	if len(g.Mesh) > 0 && string(g.Mesh) != "null" {
+		text, err := yaml.JSONToYAML(g.Mesh)
+		check(t, err)
+		all += "\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    " +
+			strings.ReplaceAll(string(text), "\n", "\n    ") + "\n"
+	}
+	check(t, os.WriteFile(filepath.Join(documents, "all.yaml"), []byte(all), 0o600))
+	listen, admin := "127.0.0.1:"+strconv.Itoa(freePort(t)), "127.0.0.1:"+strconv.Itoa(freePort(t))
+	p := start(t, "holdfast-mesh", filepath.Join(dir, "holdfast-mesh.log"), holdfastBinary, "serve", "--config", documents,
+		"--listen", listen, "--admin", admin, "--cluster", "Kubernetes")
+	p.wait(t, func() error { return ready(admin) })
+	if log := tail(p.log, 1000); strings.Contains(log, "level=ERROR") || strings.Contains(log, "has problems") {
+		validated := start(t, "holdfast-mesh validate", filepath.Join(dir, "validate.log"), holdfastBinary, "validate", documents)
+		<-validated.exited
+		if text := tail(validated.log, 1000); strings.Contains(text, "error") {
+			t.Fatalf("a document is not valid: %s\n%s", log, text)
+		}
+	}
+	return listen
+}
+
+// ready returns nil once the admin address of a program says that it is ready.
+func ready(admin string) error {
+	resp, err := http.Get("http://" + admin + "/ready")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if body := readAll(resp.Body); resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("not ready: %s", strings.TrimSpace(body))
+	}
+	return nil
+}
+
+// bootstrap is that of an Envoy as Istio's agent would write it.
+var bootstrap = template.Must(template.New("").Parse(`{
+  "node": {{.Node}},
+  "admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": {{.Admin}}}}},
+  "dynamic_resources": {
+    "lds_config": {"ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3"},
+    "cds_config": {"ads": {}, "initial_fetch_timeout": "0s", "resource_api_version": "V3"},
+    "ads_config": {"api_type": "DELTA_GRPC", "set_node_on_first_message_only": true, "transport_api_version": "V3",
+      "grpc_services": [{"envoy_grpc": {"cluster_name": "xds-grpc"}}]}
+  },
+  "static_resources": {"clusters": [
+    {{template "cluster" .XDS}}, {{template "sds" .Secrets}}
+  ]}
+}
+{{define "cluster"}}{"name": "xds-grpc", {{template "address" .}} }{{end}}
+{{define "sds"}}{"name": "sds-grpc", {{template "address" .}} }{{end}}
+{{define "address"}}"type": "STATIC", "connect_timeout": "1s",
+  "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+    "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+    "explicit_http_config": {"http2_protocol_options": {}}}},
+  "load_assignment": {"cluster_name": "x", "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"socket_address":
+    {"address": "127.0.0.1", "port_value": {{.}}}}}}]}]}{{end}}`))
+
+// envoy is a running Envoy.
+type envoy struct {
+	*process
+	admin string
+}
+
+// nodeOf returns the Node of the Envoys of a group. Its address is that of nobody: endpoints on loopback
+// must not be taken for its own.
+func nodeOf(p proxyNode) map[string]any {
+	const ip = "10.9.8.7"
+	metadata := map[string]any{
+		"INTERCEPTION_MODE": "NONE", "NAMESPACE": p.Namespace, "CLUSTER_ID": "Kubernetes", "ISTIO_VERSION": "1.31.0",
+		"INSTANCE_IPS": ip, "LABELS": p.Labels, "SERVICE_ACCOUNT": "default",
+	}
+	node := map[string]any{
+		"id":      p.Type + "~" + ip + "~test." + p.Namespace + "~" + p.Namespace + ".svc.cluster.local",
+		"cluster": "test", "metadata": metadata,
+	}
+	if p.Locality != "" {
+		parts := append(strings.Split(p.Locality, "/"), "", "")
+		node["locality"] = map[string]any{"region": parts[0], "zone": parts[1], "sub_zone": parts[2]}
+	}
+	return node
+}
+
+// startEnvoy runs an Envoy behind a control plane until everything that it was given first is in use.
+func startEnvoy(t *testing.T, g *group, dir, name, xds, secrets string) *envoy {
+	t.Helper()
+	port := func(address string) string {
+		_, p, _ := net.SplitHostPort(address)
+		return p
+	}
+	node, err := json.Marshal(nodeOf(g.Proxy))
+	check(t, err)
+	admin := freePort(t)
+	var b bytes.Buffer
+	check(t, bootstrap.Execute(&b, map[string]any{"Node": string(node), "Admin": admin, "XDS": port(xds), "Secrets": port(secrets)}))
+	file := filepath.Join(dir, name+".json")
+	check(t, os.WriteFile(file, b.Bytes(), 0o600))
+	e := &envoy{admin: "127.0.0.1:" + strconv.Itoa(admin)}
+	e.process = start(t, "the Envoy of "+name, filepath.Join(dir, name+".log"), envoyBinary,
+		"-c", file, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning", "--drain-time-s", "1")
+	e.wait(t, func() error { return ready(e.admin) })
+	e.wait(t, e.warm)
+	dump := e.get(t, "/config_dump?include_eds")
+	if *keep != "" {
+		check(t, os.MkdirAll(filepath.Join(*keep, g.name), 0o700))
+		check(t, os.WriteFile(filepath.Join(*keep, g.name, name+".dump.json"), []byte(dump), 0o600))
+	}
+	for _, stat := range []string{"cluster_manager.cds.update_rejected", "listener_manager.lds.update_rejected", "http.*rds.*update_rejected", "cluster.*update_rejected"} {
+		for line := range strings.Lines(e.get(t, "/stats?filter="+stat)) {
+			if _, value, _ := strings.Cut(strings.TrimSpace(line), ": "); value != "0" && value != "" {
+				t.Errorf("Envoy has rejected what %s sent: %s\n%s", name, line, tail(e.log, 20))
+			}
+		}
+	}
+	return e
+}
+
+// warm returns nil once no listener and no cluster waits for anything.
+func (e *envoy) warm() error {
+	resp, err := http.Get("http://" + e.admin + "/stats?filter=^(listener_manager.total_listeners_(warming|active)|cluster_manager.warming_clusters)$")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text := readAll(resp.Body)
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if strings.Contains(name, "warming") != (value == "0") {
+			return fmt.Errorf("%s is %s", name, value)
+		}
+	}
+	if !strings.Contains(text, "active") {
+		return fmt.Errorf("no listener: %q", text)
+	}
+	return nil
+}
+
+func (e *envoy) get(t *testing.T, path string) string {
+	t.Helper()
+	client := http.Client{Timeout: 20 * time.Second}
+	resp, err := client.Get("http://" + e.admin + path)
+	check(t, err)
+	defer resp.Body.Close()
+	return readAll(resp.Body)
+}

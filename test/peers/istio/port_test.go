@@ -1,0 +1,50 @@
+package istio
+
+import (
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"testing"
+)
+
+// Ports are taken from below those that the kernel gives to whoever asks for any.
+const (
+	firstPort = 12_000
+	lastPort  = 32_000
+)
+
+// reserved are UDP sockets on the ports that this process was given: nobody else is given those while
+// it lives.
+var reserved = struct {
+	sync.Mutex
+	sockets []net.PacketConn
+}{}
+
+// freePort returns a TCP port of loopback that nobody listens on, and that nobody else is given as
+// long as this process lives.
+func freePort(t testing.TB) int {
+	t.Helper()
+	reserved.Lock()
+	defer reserved.Unlock()
+	const count = lastPort - firstPort
+	start := rand.IntN(count)
+	for i := range count {
+		port := firstPort + (start+i)%count
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		mine, err := net.ListenPacket("udp", addr)
+		if err != nil {
+			continue
+		}
+		lis, err := net.Listen("tcp", addr)
+		if err != nil {
+			_ = mine.Close()
+			continue
+		}
+		_ = lis.Close()
+		reserved.sockets = append(reserved.sockets, mine)
+		return port
+	}
+	t.Fatalf("no free port from %d to %d", firstPort, lastPort)
+	return 0
+}

@@ -239,11 +239,7 @@ func (g *Generator) originalDestination(name, source string) *clusterv3.Cluster 
 
 // assignment returns the endpoints of a cluster of DNS names.
 func (g *Generator) assignment(c *outboundCluster) *endpointv3.ClusterLoadAssignment {
-	var locality *networking.LocalityLoadBalancerSetting
-	if l := g.localitySetting(c.policy); l != nil {
-		locality = l
-	}
-	a := assign(c.Name, c.view, g.selectEndpoints(c.svc, c.port, c.subset), locality)
+	a := assign(c.Name, c.view, g.selectEndpoints(c.svc, c.port, c.subset), g.localitySetting(c.policy))
 	if c.svc.Resolution == service.DNSRoundRobin && len(a.Endpoints) > 1 {
 		// LOGICAL_DNS has one endpoint: the first.
 		a.Endpoints = a.Endpoints[:1]

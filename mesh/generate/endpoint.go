@@ -40,12 +40,7 @@ func (g *Generator) Assignment(v *proxy.View, cluster string) *xds.Resource {
 		}
 		subset = rule.Subsets()[i]
 	}
-	policy := policyOf(rule, subset, port)
-	setting := g.localitySetting(policy)
-	if len(setting.GetDistribute()) == 0 && policy.GetOutlierDetection() == nil {
-		setting = nil // without outlier detection no endpoint of another locality would ever be used
-	}
-	a := assign(cluster, v, g.selectEndpoints(svc, port, subset), setting)
+	a := assign(cluster, v, g.selectEndpoints(svc, port, subset), g.localitySetting(policyOf(rule, subset, port)))
 	return resource(xds.EndpointType, cluster, a)
 }
 
@@ -70,7 +65,7 @@ func assign(cluster string, v *proxy.View, endpoints []*service.Endpoint, settin
 	a := &endpointv3.ClusterLoadAssignment{ClusterName: cluster}
 	distribution, distributes := distributionFor(v, setting)
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
-		for priority, members := range byPriority(v, setting, distributes, name, groups[name]) {
+		for priority, members := range byPriority(v, setting, name, groups[name]) {
 			l := &endpointv3.LocalityLbEndpoints{Locality: locality(name), Priority: priority}
 			total := uint32(0)
 			for _, ep := range members {
@@ -112,15 +107,20 @@ func locality(name string) *corev3.Locality {
 	return &corev3.Locality{Region: region, Zone: zone, SubZone: subzone}
 }
 
-// byPriority returns the endpoints of a locality by priority.
-func byPriority(v *proxy.View, setting *networking.LocalityLoadBalancerSetting, distributes bool, name string, members []*service.Endpoint) map[uint32][]*service.Endpoint {
+// byPriority returns the endpoints of a locality by priority. A setting has either percentages for
+// localities or priorities.
+func byPriority(v *proxy.View, setting *networking.LocalityLoadBalancerSetting, name string, members []*service.Endpoint) map[uint32][]*service.Endpoint {
 	switch {
-	case setting == nil || distributes:
+	case setting == nil || len(setting.GetDistribute()) > 0:
 		return map[uint32][]*service.Endpoint{0: members}
 	case len(setting.GetFailoverPriority()) > 0:
 		out := make(map[uint32][]*service.Endpoint)
 		for _, ep := range members {
 			p := labelPriority(v, setting.GetFailoverPriority(), ep)
+			if len(setting.GetFailover()) > 0 {
+				// Of those with the same labels, the nearest.
+				p = p*5 + localityPriority(v, setting, name)
+			}
 			out[p] = append(out[p], ep)
 		}
 		return out
@@ -155,18 +155,15 @@ func localityPriority(v *proxy.View, setting *networking.LocalityLoadBalancerSet
 	return 3
 }
 
-// labelPriority returns how many of the labels, from the first on, differ from the proxy's: a
-// label is a key, whose value must be the proxy's, or key=value.
+// labelPriority returns how many of the labels, from the first that differs on, do not count: a label
+// is a key, whose value must be the proxy's, or key=value. A label that neither has does not differ.
 func labelPriority(v *proxy.View, labels []string, ep *service.Endpoint) uint32 {
 	for i, label := range labels {
 		key, value, fixed := strings.Cut(label, "=")
-		has, ok := ep.Labels[key]
-		switch {
-		case !ok:
-			return uint32(len(labels) - i)
-		case fixed && has != value:
-			return uint32(len(labels) - i)
-		case !fixed && !v.SelectedBy(map[string]string{key: has}):
+		if !fixed {
+			value = v.Label(key)
+		}
+		if ep.Labels[key] != value {
 			return uint32(len(labels) - i)
 		}
 	}

@@ -103,9 +103,6 @@ func (ls *outboundListeners) addEgress(e *push.Egress) {
 		for _, svc := range e.Services {
 			ls.add(e, svc, port, binds, bound)
 		}
-		if len(e.Services) == 0 && port.Protocol.IsHTTP() {
-			ls.addListener(binds, port.Number, bound, httpOnly, []*chain{ls.httpChain(first(binds, ls.families), port, strconv.Itoa(int(port.Number)))})
-		}
 		return
 	}
 	for _, l := range ls.listeners {

@@ -80,9 +80,7 @@ func (g *Generator) applyPolicy(c *outboundCluster) {
 	c.applyOutlierDetection(c.policy.GetOutlierDetection())
 	if c.LbPolicy != clusterv3.Cluster_CLUSTER_PROVIDED {
 		c.applyLoadBalancer(c.policy.GetLoadBalancer())
-		if setting := g.localitySetting(c.policy); setting != nil && c.OutlierDetection != nil {
-			c.applyLocality(setting)
-		}
+		c.applyLocality(g.localitySetting(c.policy))
 	}
 	g.applyTLS(c)
 }
@@ -277,21 +275,25 @@ func slowStart(lb *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStart
 }
 
 // localitySetting returns how localities are used for the endpoints of a policy; nil for not at all.
+// Priorities need outlier detection: without it no endpoint of a lower one would ever be used.
 func (g *Generator) localitySetting(policy *networking.TrafficPolicy) *networking.LocalityLoadBalancerSetting {
 	setting := g.snap.Mesh.GetLocalityLbSetting()
 	if own := policy.GetLoadBalancer().GetLocalityLbSetting(); own != nil {
 		setting = own
 	}
-	if setting != nil && setting.GetEnabled() != nil && !setting.GetEnabled().GetValue() {
+	if setting.GetEnabled() != nil && !setting.GetEnabled().GetValue() {
+		return nil
+	}
+	if len(setting.GetDistribute()) == 0 && policy.GetOutlierDetection() == nil {
 		return nil
 	}
 	return setting
 }
 
-// applyLocality makes the cluster use the weights of localities, if the setting distributes requests
-// over them. Priorities need no setting of the cluster.
+// applyLocality makes the cluster use the weights of localities, if the setting says anything about
+// localities of its own. Otherwise the policy alone decides within a priority.
 func (c *outboundCluster) applyLocality(setting *networking.LocalityLoadBalancerSetting) {
-	if len(setting.GetDistribute()) > 0 {
+	if len(setting.GetDistribute())+len(setting.GetFailover())+len(setting.GetFailoverPriority()) > 0 {
 		c.CommonLbConfig.LocalityConfigSpecifier = &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig_{
 			LocalityWeightedLbConfig: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig{},
 		}

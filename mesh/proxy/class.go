@@ -26,6 +26,7 @@ const (
 	readIPs       = 'i'
 	readHTTPProxy = 'h'
 	readSelects   = 's'
+	readLabel     = 'b'
 	readAgent     = 'a'
 	readMeshTLS   = 'm'
 	readTargets   = 'g'
@@ -169,6 +170,12 @@ func (v *View) SelectedBy(selector map[string]string) bool {
 		return strconv.FormatBool(Selects(selector, p.Labels))
 	})
 	return Selects(selector, v.proxy.Labels)
+}
+
+// Label returns the value of a label of the proxy; "" if it does not have the label.
+func (v *View) Label(key string) string {
+	v.note(property{readLabel, key}, func(p *Proxy) string { return p.Labels[key] })
+	return v.proxy.Labels[key]
 }
 
 // Classes remembers results of generation by the properties that it read. The zero value is empty.

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
 )
 
 //lint:file-ignore SA1019 documents still have the older field
@@ -30,7 +31,7 @@ func DefaultMesh() *meshv1alpha1.MeshConfig {
 		OutboundTrafficPolicy:     &meshv1alpha1.MeshConfig_OutboundTrafficPolicy{Mode: meshv1alpha1.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY},
 		PathNormalization:         &meshv1alpha1.MeshConfig_ProxyPathNormalization{},
 		DefaultConfig:             &meshv1alpha1.ProxyConfig{},
-		LocalityLbSetting:         nil,
+		LocalityLbSetting:         &networking.LocalityLoadBalancerSetting{Enabled: wrapperspb.Bool(true)},
 	}
 }
 

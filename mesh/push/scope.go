@@ -30,8 +30,10 @@ type Scope struct {
 // Egress is a listener for outbound connections with what is reached through it.
 type Egress struct {
 	Listener *networking.IstioEgressListener // nil in the default scope
-	Services []*service.Service
-	Virtual  []*VirtualService
+	// Services are those that clients may name, sorted. Destinations are those that they reach only
+	// because a VirtualService sends requests to them.
+	Services, Destinations []*service.Service
+	Virtual                []*VirtualService
 }
 
 // Service returns the service of a name in the scope; nil for none.
@@ -105,10 +107,12 @@ func (s *Snapshot) newScope(key scopeKey) *Scope {
 		sc.Egress = append(sc.Egress, s.newEgress(key.namespace, l))
 	}
 	for _, e := range sc.Egress {
-		for _, svc := range e.Services {
-			if sc.byHost[svc.Hostname] == nil {
-				sc.byHost[svc.Hostname] = svc
-				sc.Services = append(sc.Services, svc)
+		for _, list := range [][]*service.Service{e.Services, e.Destinations} {
+			for _, svc := range list {
+				if sc.byHost[svc.Hostname] == nil {
+					sc.byHost[svc.Hostname] = svc
+					sc.Services = append(sc.Services, svc)
+				}
 			}
 		}
 	}
@@ -116,8 +120,8 @@ func (s *Snapshot) newScope(key scopeKey) *Scope {
 	return sc
 }
 
-// newEgress selects what a listener reaches. A service that a VirtualService of the listener sends
-// requests to is reached, too.
+// newEgress selects what a listener reaches. Through a listener with a port of its own that are the
+// services with that port.
 func (s *Snapshot) newEgress(namespace string, l *networking.IstioEgressListener) *Egress {
 	e := &Egress{Listener: l}
 	imports := importsOf(l, namespace)
@@ -128,7 +132,7 @@ func (s *Snapshot) newEgress(namespace string, l *networking.IstioEgressListener
 		}
 	}
 	for _, svc := range s.importable(imports) {
-		if s.sees(namespace, svc) && imports.service(svc) {
+		if s.sees(namespace, svc) && imports.service(svc) && hasPort(svc, l.GetPort().GetNumber()) {
 			add(svc)
 		}
 	}
@@ -142,7 +146,7 @@ func (s *Snapshot) newEgress(namespace string, l *networking.IstioEgressListener
 		}
 		for host := range Destinations(vs.Rule) {
 			if svc := s.Service(namespace, service.Hostname(host)); svc != nil && chosen[svc.Hostname] == nil {
-				chosen[svc.Hostname] = svc
+				e.Destinations = append(e.Destinations, svc)
 			}
 		}
 	}
@@ -165,6 +169,12 @@ func (s *Snapshot) importable(im imports) (out []*service.Service) {
 		out = append(out, s.services.byHost[i.host]...)
 	}
 	return out
+}
+
+// hasPort reports whether a service has a port; 0 stands for any.
+func hasPort(svc *service.Service, number uint32) bool {
+	_, has := svc.Port(number)
+	return has || number == 0
 }
 
 // imports are the hosts of a Sidecar's egress listener: namespace/name, where the namespace may be

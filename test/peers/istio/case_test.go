@@ -16,9 +16,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// group is a file of cases: they share a pair of control planes, and an Envoy behind each.
+// group is a YAML document of cases in a file: they share a pair of control planes, and an Envoy behind
+// each.
 type group struct {
-	name string
+	// Name is that of the file, and what the document adds to it.
+	Name string `json:"group"`
 	// Mesh is the MeshConfig, and Proxy what the Envoys say of themselves.
 	Mesh  json.RawMessage `json:"mesh"`
 	Proxy proxyNode       `json:"proxy"`
@@ -71,21 +73,29 @@ var (
 	quotedPortToken = regexp.MustCompile(`"(PORT_[A-Za-z0-9]+)"([^:]|$)`)
 )
 
-// readGroup reads a file of cases. In it, CASE stands for the name of the case, PORT_HTTP for the port
+// readGroups reads a file of cases. In it, CASE stands for the name of the case, PORT_HTTP for the port
 // of HTTP, PORT_v1 and so on for the ports of backends, other PORT_ names for a port of the case alone,
 // and CERTS for the directory of certificates.
-func readGroup(t *testing.T, path string, backends map[string]int, certs string) *group {
+func readGroups(t *testing.T, path string, backends map[string]int, certs string) (groups []*group) {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	check(t, err)
-	g := &group{name: strings.TrimSuffix(filepath.Base(path), ".yaml"), ports: map[string]int{"PORT_HTTP": freePort(t)}}
+	for part := range strings.SplitSeq(strings.ReplaceAll(string(text), "CERTS", certs), "\n---\n") {
+		groups = append(groups, readGroup(t, path, part, backends))
+	}
+	return groups
+}
+
+func readGroup(t *testing.T, path, text string, backends map[string]int) *group {
+	t.Helper()
+	g := &group{ports: map[string]int{"PORT_HTTP": freePort(t)}}
 	for name, port := range backends {
 		g.ports["PORT_"+name] = port
 	}
-	text = []byte(strings.ReplaceAll(string(text), "CERTS", certs))
-	if err := yaml.UnmarshalStrict(text, g); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(text), g); err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}
+	g.Name = strings.Trim(strings.TrimSuffix(filepath.Base(path), ".yaml")+"_"+g.Name, "_")
 	if g.Proxy.Type == "" {
 		g.Proxy.Type = "sidecar"
 	}
@@ -106,7 +116,7 @@ func readGroup(t *testing.T, path string, backends map[string]int, certs string)
 		g.cases = append(g.cases, c)
 	}
 	if len(g.cases) == 0 {
-		t.Fatalf("%s has no cases", path)
+		t.Fatalf("%s has a group without cases", path)
 	}
 	return g
 }

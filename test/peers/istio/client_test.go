@@ -37,7 +37,7 @@ var tags atomic.Int64
 type world struct {
 	*backends
 	client tls.Certificate
-	certs  string
+	hits   int // requests that came to a backend, with istiod
 }
 
 // run sends a request as often as it says.

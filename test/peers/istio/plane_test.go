@@ -165,8 +165,8 @@ func startEnvoy(t *testing.T, g *group, dir, name, xds, secrets string) *envoy {
 	e.wait(t, e.warm)
 	dump := e.get(t, "/config_dump?include_eds")
 	if *keep != "" {
-		check(t, os.MkdirAll(filepath.Join(*keep, g.name), 0o700))
-		check(t, os.WriteFile(filepath.Join(*keep, g.name, name+".dump.json"), []byte(dump), 0o600))
+		check(t, os.MkdirAll(filepath.Join(*keep, g.Name), 0o700))
+		check(t, os.WriteFile(filepath.Join(*keep, g.Name, name+".dump.json"), []byte(dump), 0o600))
 	}
 	for _, stat := range []string{"cluster_manager.cds.update_rejected", "listener_manager.lds.update_rejected", "http.*rds.*update_rejected", "cluster.*update_rejected"} {
 		for line := range strings.Lines(e.get(t, "/stats?filter="+stat)) {

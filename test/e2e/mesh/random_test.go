@@ -31,7 +31,7 @@ func TestRandomChangesFailNoRequest(t *testing.T) {
 		ports := map[string]int{}
 		for i := range changes {
 			did := w.changeAtRandom(r, ports)
-			if err := tally.More(10, limit); err != nil {
+			if err := tally.More(1+r.IntN(40), limit); err != nil {
 				w.Fatalf("after change %d, %s: %v", i, did, err)
 			}
 		}

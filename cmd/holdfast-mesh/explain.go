@@ -136,7 +136,7 @@ func diffTable(w io.Writer, d mesh.DiffResponse) {
 			_, _ = fmt.Fprintf(w, "%s: nothing changes\n", p.Node)
 			continue
 		}
-		_, _ = fmt.Fprintf(w, "%s: %d resources change\n", p.Node, len(p.Differences))
+		_, _ = fmt.Fprintf(w, "%s: what changes: %d\n", p.Node, len(p.Differences))
 		for _, one := range p.Differences {
 			_, _ = fmt.Fprintf(w, "%s %s is %s\n", one.Type, one.Name, one.What)
 			_, _ = fmt.Fprintln(w, one.Text)

@@ -157,12 +157,6 @@ func (s *Snapshot) newEgress(namespace string, l *networking.IstioEgressListener
 	return e
 }
 
-// hasPort reports whether a service has a port; 0 stands for any.
-func hasPort(svc *service.Service, number uint32) bool {
-	_, has := svc.Port(number)
-	return has || number == 0
-}
-
 // importable returns the services that imports may concern: if they name hosts only, those hosts',
 // so that a scope costs what it imports and not what the mesh has.
 func (s *Snapshot) importable(im imports) (out []*service.Service) {
@@ -175,6 +169,12 @@ func (s *Snapshot) importable(im imports) (out []*service.Service) {
 		out = append(out, s.services.byHost[i.host]...)
 	}
 	return out
+}
+
+// hasPort reports whether a service has a port; 0 stands for any.
+func hasPort(svc *service.Service, number uint32) bool {
+	_, has := svc.Port(number)
+	return has || number == 0
 }
 
 // imports are the hosts of a Sidecar's egress listener: namespace/name, where the namespace may be

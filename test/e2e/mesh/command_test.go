@@ -1,8 +1,10 @@
 package mesh
 
 import (
+	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -47,6 +49,47 @@ func TestGetShowsTheDocumentsThatAreServed(t *testing.T) {
 				t.Errorf("exit code %d, %q; want %d, %q", code, stderr, tc.code, tc.stderr)
 			}
 		})
+	}
+}
+
+// explain and diff ask about a proxy that is connected; what they change is nothing.
+func TestExplainAndDiffAskAboutAProxy(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.synced()
+	before := w.updates()
+	to := fmt.Sprintf("%s:%d/", host, w.port)
+	w.check(os.Mkdir(w.path("next"), 0o700))
+	for name, text := range map[string]string{"service": w.entry(host, w.port, w.v1, w.v2), "rule": subsets("v1", "v2"), "route": w.route(0, 100)} {
+		w.check(os.WriteFile(w.path("next/"+name+".yaml"), []byte(text), 0o600))
+	}
+	w.check(os.WriteFile(w.path("bad.yaml"), []byte(w.route(-1, 101)), 0o600))
+	for _, tc := range []struct {
+		name string
+		args []string
+		code int
+		says string
+	}{
+		{"a request", []string{"explain", "--proxy", "client-1", to}, 0, "DestinationRule shop/web (rule.yaml:1)"},
+		{"a host that nobody has", []string{"explain", "--proxy", "client-1", "nobody.internal:" + strconv.Itoa(w.port)}, 0, "PassthroughCluster"},
+		{"a proxy that is not connected", []string{"explain", "--proxy", "nobody", to}, 1, "nobody"},
+		{"no proxy", []string{"explain", to}, 2, "--proxy"},
+		{"no request", []string{"explain", "--proxy", "client-1"}, 2, ""},
+		{"the documents that are served", []string{"diff", w.path("documents")}, 0, "client-1: nothing changes"},
+		{"others", []string{"diff", "--proxy", "client-1", w.path("next")}, 0, "RDS " + strconv.Itoa(w.port) + " is changed"},
+		{"a document that is not valid", []string{"diff", w.path("bad.yaml")}, 1, "bad.yaml:8: VirtualService shop/web: spec.http[0].route[0].weight: "},
+		{"nothing to compare with", []string{"diff"}, 2, "no directory or file to compare with"},
+		{"a directory that is not there", []string{"diff", w.path("nowhere")}, 1, "no such file or directory"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			code, out, stderr := run(t, append(tc.args, "--admin", w.admin)...)
+			if code != tc.code || !strings.Contains(out+stderr, tc.says) {
+				t.Errorf("exit code %d, want %d with %q:\n%s%s", code, tc.code, tc.says, out, stderr)
+			}
+		})
+	}
+	if u := w.changed(before, func(updates) bool { return true }); u != (updates{}) {
+		t.Errorf("Envoy took in %+v", u)
 	}
 }
 

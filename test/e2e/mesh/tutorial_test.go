@@ -88,14 +88,14 @@ func TestTheTutorialPrintsWhatItSays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text = regexp.MustCompile(`\b`+strconv.Itoa(port)+`\b`).ReplaceAllLiteralString(text, strconv.Itoa(free))
+		text = regexp.MustCompile(`(\D)`+strconv.Itoa(port)+`\b`).ReplaceAllString(text, "${1}"+strconv.Itoa(free))
 		switch port { // those that commands have by default are given to them
 		case 15000:
 			text = strings.Replace(text, "bin/holdfast bootstrap ", fmt.Sprintf("bin/holdfast bootstrap --envoy-admin 127.0.0.1:%d ", free), 1)
 		case 15010:
 			text = strings.Replace(text, "bin/holdfast-mesh serve ", fmt.Sprintf("bin/holdfast-mesh serve --listen 127.0.0.1:%d ", free), 1)
 		case 15014:
-			for _, command := range []string{"serve", "get", "proxies"} {
+			for _, command := range []string{"serve", "get", "proxies", "explain", "diff"} {
 				text = regexp.MustCompile(`(bin/holdfast-mesh `+command+`)\b`).ReplaceAllString(text, fmt.Sprintf("$1 --admin 127.0.0.1:%d", free))
 			}
 		}

@@ -2,13 +2,16 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -66,6 +69,10 @@ func newWorld(t *testing.T, above, below string) *world {
 func (w *world) serve(caches cache.Cache) {
 	w.Helper()
 	lis, err := net.Listen("tcp", w.addr)
+	for until := time.Now().Add(limit); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(until); {
+		time.Sleep(10 * time.Millisecond) // somebody else on this machine has the port for a moment
+		lis, err = net.Listen("tcp", w.addr)
+	}
 	w.Check(err)
 	w.server = grpc.NewServer()
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(w.server, server.NewServer(w.ctx, caches, w.callbacks()))

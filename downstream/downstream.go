@@ -9,6 +9,9 @@
 package downstream
 
 import (
+	"crypto/x509"
+	"time"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"github.com/holdfast-xds/holdfast/downstream/session"
@@ -30,6 +33,9 @@ type Client struct {
 	Form xds.Form
 	// Peer is the network address of the client, "" on a Unix socket.
 	Peer string
+	// Certificate is the certificate with which the client authenticated, which the listener has
+	// verified; nil for none.
+	Certificate *x509.Certificate
 	// Fetch is set for a single request without a stream.
 	Fetch bool
 }
@@ -69,7 +75,9 @@ const Fetched = "fetch"
 type Observer interface {
 	StreamOpened(form string)
 	StreamClosed(form string)
-	Pushed(typeURL, form string, resources int)
+	// Pushed counts a response. took is how long it took to build it and to hand it to the transport; 0
+	// for a poll.
+	Pushed(typeURL, form string, resources int, took time.Duration)
 	Answered(typeURL, form string, nack bool)
 	LimitExceeded(limit string)
 	// PassedThrough counts a call of a service that holdfast does not serve itself when it ends.
@@ -77,11 +85,12 @@ type Observer interface {
 	PassedThrough(service, result string)
 }
 
-type nobody struct{}
+// NoObserver ignores all events. Embed it to observe some.
+type NoObserver struct{}
 
-func (nobody) StreamOpened(string)           {}
-func (nobody) StreamClosed(string)           {}
-func (nobody) Pushed(string, string, int)    {}
-func (nobody) Answered(string, string, bool) {}
-func (nobody) LimitExceeded(string)          {}
-func (nobody) PassedThrough(string, string)  {}
+func (NoObserver) StreamOpened(string)                       {}
+func (NoObserver) StreamClosed(string)                       {}
+func (NoObserver) Pushed(string, string, int, time.Duration) {}
+func (NoObserver) Answered(string, string, bool)             {}
+func (NoObserver) LimitExceeded(string)                      {}
+func (NoObserver) PassedThrough(string, string)              {}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -109,12 +110,12 @@ func TestOnlyListedServicesArePassedThrough(t *testing.T) {
 // nowhere is an Observer that records nothing.
 type nowhere struct{}
 
-func (nowhere) StreamOpened(string)           {}
-func (nowhere) StreamClosed(string)           {}
-func (nowhere) Pushed(string, string, int)    {}
-func (nowhere) Answered(string, string, bool) {}
-func (nowhere) LimitExceeded(string)          {}
-func (nowhere) PassedThrough(string, string)  {}
+func (nowhere) StreamOpened(string)                       {}
+func (nowhere) StreamClosed(string)                       {}
+func (nowhere) Pushed(string, string, int, time.Duration) {}
+func (nowhere) Answered(string, string, bool)             {}
+func (nowhere) LimitExceeded(string)                      {}
+func (nowhere) PassedThrough(string, string)              {}
 
 // A client's credentials for the agent are not passed to the control plane.
 func TestAClientsCredentialsAreNotPassedOn(t *testing.T) {

@@ -28,7 +28,7 @@ import (
 
 // exceededLimits counts the calls of LimitExceeded.
 type exceededLimits struct {
-	nobody
+	NoObserver
 	of map[string]int
 }
 

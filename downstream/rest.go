@@ -232,7 +232,7 @@ func (s *Server) fetch(ctx context.Context, msg *discoveryv3.DiscoveryRequest, t
 		resp := s.answer(client, view, req, first)
 		if resp != nil && resp.Version != req.Version {
 			s.polls.Add(poll, resp)
-			s.cfg.Observer.Pushed(resp.Type, Fetched, len(resp.Resources))
+			s.cfg.Observer.Pushed(resp.Type, Fetched, len(resp.Resources), 0)
 			return resp, nil
 		}
 		if resp != nil && hold == 0 {

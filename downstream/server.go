@@ -23,8 +23,13 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream/codec"
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/resourceset"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
+
+// readBuffer is the size of gRPC's read buffer in bytes, which each connection has as long as it is
+// open. Most requests are small.
+const readBuffer = 4 << 10
 
 // DefaultMaxMessage is the maximum size of a client's request in bytes. An Envoy's Node alone is
 // 77 KB, and the versions that it sends on a reconnect grow with the mesh.
@@ -84,6 +89,8 @@ type Server struct {
 	from *corev3.ControlPlane
 	// secrets finds secrets in resources, for the reasons of NACKs and for REST on TCP.
 	secrets redact.Finder
+	// sets has what the clients of the streams have, see session.Config.Sets.
+	sets *resourceset.Pool
 	// secretsRejected limits the warnings about secrets that REST did not serve to clients, which poll.
 	secretsRejected rate.Sometimes
 
@@ -107,12 +114,13 @@ func New(cfg Config) *Server {
 		cfg.PassThrough = DefaultPassThrough
 	}
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
-	cfg.Observer = cmp.Or(cfg.Observer, Observer(nobody{}))
+	cfg.Observer = cmp.Or(cfg.Observer, Observer(NoObserver{}))
 	polls, _ := lru.New[string, *session.Response](maxPolls) // the size is positive
 	return &Server{
 		cfg:             cfg,
 		from:            &corev3.ControlPlane{Identifier: cfg.Identifier},
 		secretsRejected: rate.Sometimes{Interval: time.Minute},
+		sets:            resourceset.NewPool(resourceset.DefaultMin),
 		polls:           polls,
 		streams:         make(map[*stream]struct{}),
 	}
@@ -124,8 +132,10 @@ func New(cfg Config) *Server {
 // listeners at once.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	g := grpc.NewServer(
+		grpc.Creds(newHandshake()),
 		grpc.ForceServerCodecV2(codec.New()),
 		grpc.WriteBufferSize(writeBuffer),
+		grpc.ReadBufferSize(readBuffer),
 		grpc.StaticStreamWindowSize(requestWindow),
 		grpc.StaticConnWindowSize(requestWindow),
 		grpc.MaxRecvMsgSize(s.cfg.MaxMessage),
@@ -243,6 +253,7 @@ func (s *Server) newSession(client Client, view View, noncePrefix string) *sessi
 		TTL:          enforcesTTL(client.Node),
 		HadWildcard:  view.HadWildcard,
 		Secrets:      &s.secrets,
+		Sets:         s.sets,
 	})
 }
 

@@ -108,7 +108,7 @@ func toStatus(err error) error {
 }
 
 func (st *stream) attach(node *corev3.Node) (err error) {
-	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer}
+	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer, Certificate: certificateOf(st.grpc.Context())}
 	if st.view, err = st.server.attach(client); err != nil {
 		return err
 	}
@@ -230,6 +230,7 @@ func (st *stream) sendAll(ctx context.Context) error {
 // when it can be sent.
 func (st *stream) flush(ctx context.Context) (time.Time, error) {
 	for {
+		began := time.Now()
 		resp, next := st.next()
 		if resp == nil {
 			return next, nil
@@ -242,7 +243,7 @@ func (st *stream) flush(ctx context.Context) (time.Time, error) {
 		if err != nil {
 			return time.Time{}, err
 		}
-		st.server.cfg.Observer.Pushed(resp.Type, st.form.String(), len(resp.Resources))
+		st.server.cfg.Observer.Pushed(resp.Type, st.form.String(), len(resp.Resources), time.Since(began))
 		if !large {
 			continue
 		}

@@ -210,7 +210,7 @@ func (d DownstreamMetrics) StreamOpened(form string) {
 	d.m.streamsOpened.WithLabelValues(form).Inc()
 }
 
-func (d DownstreamMetrics) Pushed(typeURL, form string, resources int) {
+func (d DownstreamMetrics) Pushed(typeURL, form string, resources int, _ time.Duration) {
 	label := d.m.label(typeURL)
 	d.m.pushes.WithLabelValues(label, form).Inc()
 	d.m.pushed.WithLabelValues(label, form).Add(float64(resources))

@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/internal/resourceset"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
@@ -188,7 +190,10 @@ func (am *amending) open() {
 	am.streams++
 	am.say("stream %d", am.streams)
 	cfg := Config{Form: xds.SotW, NoncePrefix: fmt.Sprintf("s%d.", am.streams)}
-	am.amends, am.rebuilds = New(cfg), New(cfg)
+	cfg.Sets = resourceset.NewPool(1)
+	am.amends = New(cfg)
+	cfg.Sets = resourceset.NewPool(math.MaxInt)
+	am.rebuilds = New(cfg)
 	for _, url := range amendTypes {
 		c := am.clients[url]
 		c.unanswered, c.nonce, c.acked = nil, "", make(map[string]bool)

@@ -77,7 +77,7 @@ func (sub *subscription) mayHave(f *sentResponse, resources []*xds.Resource) {
 func (sub *subscription) nack(f sentResponse, answer *Answer) (suspects []*xds.Resource) {
 	sub.lastSet = nil
 	blamed := slices.DeleteFunc(slices.Clone(f.resources), func(r *xds.Resource) bool {
-		return sub.sent[r.Name].hasAcked(r.Version)
+		return sub.sent.get(r.Name).hasAcked(r.Version)
 	})
 	if len(f.removed) > 0 && len(f.resources) > 0 {
 		// The client may not have applied the removals. They are sent again, by themselves
@@ -98,7 +98,7 @@ func (sub *subscription) nack(f sentResponse, answer *Answer) (suspects []*xds.R
 	answer.Suspects = blamed
 	sub.mayHave(&f, blamed)
 	for _, r := range blamed {
-		h := sub.sent[r.Name]
+		h := sub.sent.get(r.Name)
 		if h == nil || h.version() != r.Version {
 			continue
 		}
@@ -134,7 +134,7 @@ func (sub *subscription) probing(r *xds.Resource) bool {
 
 // revert replaces a version that the client NACKed by the version that the client has.
 func (sub *subscription) revert(r *xds.Resource) {
-	h := sub.sent[r.Name]
+	h := sub.sent.get(r.Name)
 	if h == nil {
 		return
 	}
@@ -172,13 +172,13 @@ func (sub *subscription) replaceNeverAcked(v View) {
 	}
 	suspects := 0
 	for name := range sub.neverAcked {
-		if h := sub.sent[name]; h != nil && h.version() != "" && v.Lookup(sub.url, name).Status == xds.Suspect {
+		if h := sub.sent.get(name); h != nil && h.version() != "" && v.Lookup(sub.url, name).Status == xds.Suspect {
 			suspects++
 		}
 	}
 	for name := range sub.neverAcked {
 		delete(sub.neverAcked, name)
-		h, item := sub.sent[name], v.Lookup(sub.url, name)
+		h, item := sub.sent.get(name), v.Lookup(sub.url, name)
 		if h == nil || item.Acked == nil || h.version() == item.Acked.Version || h.hasNacked(item.Acked.Version) {
 			continue
 		}
@@ -209,7 +209,7 @@ func (sub *subscription) claim(h *clientCopy, r *xds.Resource) {
 // first version_info is the version of that set.
 func (sub *subscription) claimAll() {
 	sub.version = ""
-	for _, h := range sub.sent {
+	for _, h := range sub.sent.all() {
 		if h.last != nil && h.acked == nil {
 			sub.claim(h, h.last)
 		}
@@ -235,7 +235,7 @@ func (sub *subscription) reason(text string, f *sentResponse) string {
 func (sub *subscription) bodies(f *sentResponse) iter.Seq[*anypb.Any] {
 	return func(yield func(*anypb.Any) bool) {
 		resources := slices.Clone(f.resources)
-		for _, h := range sub.sent {
+		for _, h := range sub.sent.all() {
 			resources = append(resources, h.last, h.acked, h.rare.unconfirmed)
 		}
 		seen := make(map[*xds.Resource]struct{}, len(resources))

@@ -2,7 +2,6 @@ package session
 
 import (
 	"iter"
-	"maps"
 	"slices"
 	"time"
 
@@ -15,7 +14,7 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 	if cur == nil {
 		return nil
 	}
-	h := sub.sent[cur.Name]
+	h := sub.sent.get(cur.Name)
 	if item.Status == xds.Pending && h.hasAcked(cur.Version) {
 		// The resource was removed and came back before the removal was sent. The client ACKed this
 		// version then, and will not ACK it again.
@@ -46,7 +45,7 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 // before the client answered, one that was NACKed together with others, or one of an earlier
 // stream. Then that version, or the NACKed one, is sent.
 func (sub *subscription) replacement(item xds.Item) *xds.Resource {
-	cur, h := item.Current, sub.sent[item.Current.Name]
+	cur, h := item.Current, sub.sent.get(item.Current.Name)
 	switch {
 	case h.hasNacked(cur.Version) && h.acked != nil:
 		return h.acked
@@ -159,13 +158,13 @@ func (s *Session) considerAll(sub *subscription, v View, out *collector) {
 			}
 		}
 	}
-	for name := range sub.sent {
+	for name := range sub.sent.all() {
 		if !sub.wildcard || v.Lookup(sub.url, name).Current == nil {
 			sub.changed[name] = struct{}{}
 		}
 	}
 	if sub.wildcard {
-		out.resources = make([]*xds.Resource, 0, max(v.Count(sub.url)-len(sub.sent), 0))
+		out.resources = make([]*xds.Resource, 0, max(v.Count(sub.url)-sub.sent.len(), 0))
 		out.distinct = true
 		for item := range v.All(sub.url) {
 			if item.Current != nil {
@@ -199,7 +198,7 @@ func (s *Session) consider(sub *subscription, v View, name string, mustAnswer bo
 }
 
 func (s *Session) considerItem(sub *subscription, v View, name string, item xds.Item, mustAnswer bool, out *collector) {
-	h := sub.sent[name]
+	h := sub.sent.get(name)
 	if sub.mayRemove(v, name, item) {
 		switch r := sub.unresolved(name); {
 		case r != nil:
@@ -227,7 +226,10 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 		}
 		return
 	}
-	h = sub.sent[r.Name]
+	if !s.hasRoutesOf(sub, r.Name) {
+		return // see resendVirtualHosts
+	}
+	h = sub.sent.get(r.Name)
 	sub.claimInitial(h, r)
 	// The client may be about to drop a resource of an earlier stream, because its timers continue
 	// between two streams (protocol.md 6.6).
@@ -252,7 +254,7 @@ func (sub *subscription) unresolved(name string) *xds.Resource {
 		return nil
 	}
 	r := xds.Unresolved(sub.url, name)
-	if h := sub.sent[name]; h != nil && h.version() != r.Version {
+	if h := sub.sent.get(name); h != nil && h.version() != r.Version {
 		return nil // the client has the virtual host, which must be removed
 	}
 	return r
@@ -325,7 +327,7 @@ func (s *Session) complete(sub *subscription, v View) bool {
 		}
 	}
 	some := sub.wildcard
-	for name := range sub.names {
+	for name := range sub.names.all() {
 		switch {
 		case sub.isKnown(v, name):
 			some = true
@@ -342,7 +344,7 @@ func (s *Session) complete(sub *subscription, v View) bool {
 // isKnown reports whether a name can be answered: it is cached, known not to exist, or was sent to
 // the client before.
 func (sub *subscription) isKnown(v View, name string) bool {
-	if sub.sent[name] != nil && sub.sent[name].last != nil || v.Lookup(sub.url, name).NotFound {
+	if h := sub.sent.get(name); h != nil && h.last != nil || v.Lookup(sub.url, name).NotFound {
 		return true
 	}
 	for item := range members(sub, v, name) {
@@ -390,7 +392,7 @@ func (set *fullSet) response(sub *subscription) *Response {
 
 func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 	sub.nacks = v.Nacks(sub.url)
-	size := len(sub.sent)
+	size := sub.sent.len()
 	if sub.wildcard {
 		size = max(size, v.Count(sub.url))
 	}
@@ -404,7 +406,7 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 			return
 		}
 		set.add(r)
-		if h := sub.sent[r.Name]; h == nil || h.version() != r.Version && !h.hasNacked(r.Version) {
+		if h := sub.sent.get(r.Name); h == nil || h.version() != r.Version && !h.hasNacked(r.Version) {
 			set.differs = true
 		}
 	}
@@ -413,12 +415,12 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 			add(item)
 		}
 	}
-	for name := range sub.names {
+	for name := range sub.names.all() {
 		for item := range members(sub, v, name) {
 			add(item)
 		}
 	}
-	for name, h := range sub.sent {
+	for name, h := range sub.sent.all() {
 		set.disputed = set.disputed || h.last == nil || len(h.rare.nacked) > 0
 		item := v.Lookup(sub.url, name)
 		if item.Current != nil {
@@ -465,7 +467,7 @@ func (s *Session) amendFullState(sub *subscription, v View) *Response {
 			name = item.Current.Name // name may be an alias
 			delete(sub.removals, name)
 		}
-		h := sub.sent[name]
+		h := sub.sent.get(name)
 		r := sub.choose(item)
 		switch {
 		case r != nil:
@@ -486,14 +488,14 @@ func (s *Session) amendFullState(sub *subscription, v View) *Response {
 	}
 	set := slices.Clone(sub.lastSet) // the previous set may still be in use by the sender
 	for _, name := range dropped {
-		at, last := sub.sent[name].at, len(set)-1
-		sub.sent[set[last].Name].at = at
+		at, last := sub.sent.get(name).at, len(set)-1
+		sub.sent.get(set[last].Name).at = at
 		set[at] = set[last]
 		set = set[:last]
 		sub.forget(name)
 	}
 	for _, r := range updated.resources {
-		if h := sub.sent[r.Name]; h != nil {
+		if h := sub.sent.get(r.Name); h != nil {
 			set[h.at] = r
 			continue
 		}
@@ -507,8 +509,10 @@ func (s *Session) amendFullState(sub *subscription, v View) *Response {
 // what changed and what must be answered. It cannot express a removal.
 func (s *Session) buildNamed(sub *subscription, v View) *Response {
 	if sub.allChanged {
-		maps.Copy(sub.changed, sub.names)
-		for name := range sub.sent {
+		for name := range sub.names.all() {
+			sub.changed[name] = struct{}{}
+		}
+		for name := range sub.sent.all() {
 			sub.changed[name] = struct{}{}
 		}
 		if sub.wildcard {
@@ -529,7 +533,7 @@ func (s *Session) buildNamed(sub *subscription, v View) *Response {
 				continue
 			}
 			found = true
-			if h := sub.sent[r.Name]; mustAnswer || h == nil || h.version() != r.Version {
+			if h := sub.sent.get(r.Name); mustAnswer || h == nil || h.version() != r.Version {
 				out.add(r)
 			}
 		}
@@ -537,7 +541,7 @@ func (s *Session) buildNamed(sub *subscription, v View) *Response {
 			// A removal cannot be expressed, so a layer that is removed becomes empty
 			// (protocol.md 1.13, 6.3).
 			r := xds.EmptyRuntime(name)
-			if h := sub.sent[name]; h != nil && h.version() != r.Version {
+			if h := sub.sent.get(name); h != nil && h.version() != r.Version {
 				out.add(r)
 			}
 			return
@@ -567,7 +571,7 @@ func (s *Session) probe(sub *subscription, v View) *Response {
 	for len(sub.retryAlone) > 0 {
 		suspect := sub.retryAlone[0]
 		sub.retryAlone = sub.retryAlone[1:]
-		r, h := sub.choose(v.Lookup(sub.url, suspect.Name)), sub.sent[suspect.Name]
+		r, h := sub.choose(v.Lookup(sub.url, suspect.Name)), sub.sent.get(suspect.Name)
 		if r == nil || r.Version != suspect.Version || h == nil || h.version() != r.Version || h.hasNacked(r.Version) {
 			continue // superseded
 		}
@@ -606,7 +610,7 @@ func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
 	for name := range sub.heartbeats {
 		delete(sub.heartbeats, name)
 		r := sub.choose(v.Lookup(sub.url, name))
-		h := sub.sent[name]
+		h := sub.sent.get(name)
 		if r == nil || h == nil || h.version() != r.Version {
 			continue // superseded: the name is in sub.changed
 		}
@@ -624,7 +628,7 @@ func (s *Session) buildHeartbeats(sub *subscription, v View) *Response {
 // resendHeartbeats schedules the resources of NACKed heartbeats to be sent with their bodies.
 func (sub *subscription) resendHeartbeats(f sentResponse) {
 	for _, r := range f.heartbeats {
-		if h := sub.sent[r.Name]; h != nil && h.version() == r.Version {
+		if h := sub.sent.get(r.Name); h != nil && h.version() == r.Version {
 			h.expireAt(time.Time{})
 			sub.changed[r.Name] = struct{}{}
 		}

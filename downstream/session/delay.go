@@ -86,7 +86,7 @@ func (s *Session) awaitNewClusters(v View) {
 		return
 	}
 	for m := range s.delay.rerouted {
-		h, cur := s.types[m.Type].sent[m.Name], v.Lookup(m.Type, m.Name).Current
+		h, cur := s.types[m.Type].sent.get(m.Name), v.Lookup(m.Type, m.Name).Current
 		if cur == nil || h == nil || h.version() == cur.Version {
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/resourceset"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
@@ -74,6 +75,7 @@ type fuzzTalk struct {
 	*testing.T
 	form    xds.Form
 	machine *Session
+	sets    *resourceset.Pool
 	state   *fakeState
 	now     time.Time
 	streams int
@@ -85,7 +87,7 @@ type fuzzTalk struct {
 }
 
 func newFuzzTalk(t *testing.T, form xds.Form) *fuzzTalk {
-	fz := &fuzzTalk{T: t, form: form, state: newFakeState(), now: time.Unix(1e9, 0), clients: make(map[string]*fuzzClient),
+	fz := &fuzzTalk{T: t, form: form, sets: resourceset.NewPool(1), state: newFakeState(), now: time.Unix(1e9, 0), clients: make(map[string]*fuzzClient),
 		removed: make(map[string]map[string]bool), nonces: make(map[string]bool)}
 	for _, url := range fuzzTypes {
 		fz.clients[url] = &fuzzClient{url: url, names: make(map[string]bool), holds: make(map[string]string)}
@@ -97,7 +99,7 @@ func newFuzzTalk(t *testing.T, form xds.Form) *fuzzTalk {
 
 func (fz *fuzzTalk) open() {
 	fz.streams++
-	fz.machine = New(Config{Form: fz.form, NoncePrefix: fmt.Sprintf("s%d.", fz.streams)})
+	fz.machine = New(Config{Form: fz.form, NoncePrefix: fmt.Sprintf("s%d.", fz.streams), Sets: fz.sets})
 	for _, c := range fz.clients {
 		c.requested, c.explicit, c.nonces, c.inbox = false, false, nil, nil
 		c.acked = make(map[string]string)

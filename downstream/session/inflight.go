@@ -145,7 +145,7 @@ func (sub *subscription) dropResent(older int) {
 func (sub *subscription) dropSuperseded(f *sentResponse) {
 	var current, superseded []*xds.Resource
 	for _, r := range f.resources {
-		if h := sub.sent[r.Name]; h != nil && h.last == r {
+		if h := sub.sent.get(r.Name); h != nil && h.last == r {
 			current = append(current, r)
 		} else {
 			superseded = append(superseded, r)
@@ -174,7 +174,7 @@ func (sub *subscription) forgetSuperseded() {
 		before := f.resources
 		sub.dropSuperseded(f)
 		for _, r := range before {
-			if h := sub.sent[r.Name]; h == nil || h.last != r {
+			if h := sub.sent.get(r.Name); h == nil || h.last != r {
 				end, ok := until[r.Name]
 				if !ok {
 					end = unamended

@@ -33,7 +33,7 @@ func (s *Session) Limit(req *Request, most int) LeftOut {
 	if s.cfg.Form == xds.Delta {
 		list = &req.Subscribe
 		if sub != nil {
-			room -= len(sub.names)
+			room -= sub.names.len()
 		}
 		for _, name := range req.Unsubscribe {
 			if subscribed(name) {
@@ -167,12 +167,12 @@ func (sub *subscription) replaceable(v View) (names []string) {
 		return nil
 	}
 	looked := 0
-	for name := range sub.names {
+	for name := range sub.names.all() {
 		if looked++; looked > maxReplaced {
 			break
 		}
 		_, pending := sub.mustAnswer[name]
-		if item := v.Lookup(sub.url, name); item.NotFound && item.Current == nil && sub.sent[name] == nil && !pending {
+		if item := v.Lookup(sub.url, name); item.NotFound && item.Current == nil && sub.sent.get(name) == nil && !pending {
 			names = append(names, name)
 		}
 	}

@@ -39,7 +39,7 @@ func TestAReasonMayConcernAnyVersionThatTheClientHas(t *testing.T) {
 		return xdstest.Resource(c, "1")
 	}
 	sub.copyOf("c")
-	h := sub.sent["c"]
+	h := sub.sent.get("c")
 	h.acked, h.last, h.needRare().unconfirmed = with("PLANTED-ACKED-0123456789"), with("PLANTED-SENT-0123456789"), with("PLANTED-UNJUDGED-0123456789")
 	sub.inFlight = []sentResponse{{nonce: "1", revision: 1, resources: []*xds.Resource{with("PLANTED-FLIGHT-0123456789")}}}
 	v := s.Request(&Request{Type: xds.ClusterType, Nonce: "1", NACK: true, Error: "PLANTED-ACKED-0123456789, PLANTED-SENT-0123456789, PLANTED-UNJUDGED-0123456789, PLANTED-FLIGHT-0123456789"}).Answer

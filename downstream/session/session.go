@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/resourceset"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -92,6 +93,9 @@ type Config struct {
 	// Secrets finds the secrets to be removed from the reasons of NACKs. Several Sessions may
 	// share one; nil creates one for this Session.
 	Secrets *redact.Finder
+	// Sets keeps what clients have accepted. Several Sessions may share one, so that what they have in
+	// common is in memory once; nil creates one for this Session.
+	Sets *resourceset.Pool
 }
 
 // Session is the state machine of one stream.
@@ -107,7 +111,9 @@ type Session struct {
 	// clustersChanged is set if the client was sent clusters, or unsubscribed from or NACKed some,
 	// since unsubscribeEndpoints last ran.
 	clustersChanged bool
-	needed          map[string]struct{} // caches the clusters that something leads to, for needs; nil for none
+	// routesSent are the route configurations that were sent since virtual hosts were last built.
+	routesSent map[string]struct{}
+	needed     map[string]struct{} // caches the clusters that something leads to, for needs; nil for none
 }
 
 // New returns the state machine of a stream that has had no request yet.
@@ -116,10 +122,13 @@ func New(cfg Config) *Session {
 		panic("session: Config.Form is not set")
 	}
 	cfg.Secrets = cmp.Or(cfg.Secrets, &redact.Finder{})
+	if cfg.Sets == nil {
+		cfg.Sets = resourceset.NewPool(resourceset.DefaultMin)
+	}
 	empty := func() map[xds.Key]struct{} { return make(map[xds.Key]struct{}) }
 	return &Session{
 		cfg: cfg, types: make(map[string]*subscription),
-		delay: delay{awaited: empty(), timedOut: empty(), rerouted: empty()},
+		delay: delay{awaited: empty(), timedOut: empty(), rerouted: empty()}, routesSent: make(map[string]struct{}),
 	}
 }
 
@@ -232,6 +241,7 @@ func (s *Session) Request(req *Request) Effect {
 	for _, name := range req.surplus {
 		sub.surplus[name] = struct{}{}
 	}
+	sub.share()
 	return eff
 }
 
@@ -254,7 +264,7 @@ func (s *Session) Changed(typeURL string, names []string, all bool) {
 	for _, n := range names {
 		key := xds.Key{Type: typeURL, Name: n}
 		delete(s.delay.timedOut, key)
-		if leads && sub.sent[n] != nil {
+		if leads && sub.sent.get(n) != nil {
 			s.delay.rerouted[key] = struct{}{}
 		}
 		if _, ok := sub.unknown[n]; ok {
@@ -291,6 +301,7 @@ func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 	}
 	next := delayed
 	for _, sub := range s.ordered {
+		sub.share()
 		next = wake.Earliest(next, sub.completeAt)
 	}
 	clusters := s.types[xds.ClusterType]
@@ -332,6 +343,9 @@ func (s *Session) Claims() []Answer {
 func (s *Session) build(sub *subscription, v View) *Response {
 	if resp := s.answerSurplus(sub, v); resp != nil {
 		return resp
+	}
+	if sub.url == xds.VirtualHostType {
+		s.resendVirtualHosts(sub, v)
 	}
 	sub.replaceNeverAcked(v)
 	if sub.allChanged || sub.mustRespond || len(sub.changed) > 0 || len(sub.mustAnswer) > 0 {
@@ -375,13 +389,14 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 	if !resp.amended {
 		resp.changed = resp.Resources
 	}
-	if len(sub.sent) == 0 {
-		sub.sent = make(map[string]*clientCopy, len(resp.changed))
-	}
+	sub.sent.grow(len(resp.changed))
 	for i, r := range resp.changed {
 		h, changed := sub.setSent(r)
 		if changed && r.EDSName != "" {
 			s.resendEndpoints(r.EDSName)
+		}
+		if changed && r.Type == xds.RouteType {
+			s.routesSent[r.Name] = struct{}{}
 		}
 		if resp.complete && !resp.amended {
 			h.at = int32(i)
@@ -429,6 +444,35 @@ func (s *Session) resendEndpoints(name string) {
 	s.delay.await(xds.Key{Type: eds.url, Name: name}, s.now)
 }
 
+// resendVirtualHosts schedules the virtual hosts of the route configurations that were sent, even if they
+// are unchanged. Envoy takes in those of a wildcard that belong to a route configuration that it has,
+// and drops all others without a word; for a further route configuration it sends no request
+// (protocol.md 8.3).
+func (s *Session) resendVirtualHosts(sub *subscription, v View) {
+	if len(s.routesSent) == 0 || !sub.wildcard {
+		return
+	}
+	for item := range v.All(sub.url) {
+		if item.Current == nil {
+			continue
+		}
+		if _, sent := s.routesSent[xds.RoutesOf(item.Current.Name)]; sent {
+			sub.answerName(item.Current.Name)
+		}
+	}
+	clear(s.routesSent)
+}
+
+// hasRoutesOf reports whether the client has the route configuration of a virtual host that is covered
+// by the wildcard alone. One that it does not have yet is sent after its routes.
+func (s *Session) hasRoutesOf(sub *subscription, name string) bool {
+	routes, of := s.types[xds.RouteType], xds.RoutesOf(name)
+	if sub.url != xds.VirtualHostType || sub.subscribes(name) || routes == nil || of == "" {
+		return true
+	}
+	return routes.sent.get(of) != nil
+}
+
 // unsubscribeEndpoints ends the subscriptions that resendEndpoints made and the client did not, once
 // none of the client's clusters names these endpoints any more.
 func (s *Session) unsubscribeEndpoints() {
@@ -439,7 +483,7 @@ func (s *Session) unsubscribeEndpoints() {
 		return
 	}
 	named := make(map[string]struct{})
-	for _, h := range clusters.sent {
+	for _, h := range clusters.sent.all() {
 		if h.last != nil {
 			named[h.last.EDSName] = struct{}{}
 		}
@@ -515,7 +559,7 @@ func (s *Session) needs(cluster string) bool {
 			if !xds.Info(sub.url).LeadsToClusters {
 				continue
 			}
-			for _, h := range sub.sent {
+			for _, h := range sub.sent.all() {
 				if h.last != nil {
 					xds.LeadsToClusters(h.last, func(cluster string) { s.needed[cluster] = struct{}{} })
 				}
@@ -564,7 +608,7 @@ func (s *Session) Unanswered() map[string][]string {
 		names := make(map[string]struct{})
 		for _, f := range sub.inFlight {
 			for _, r := range f.resources {
-				if !sub.sent[r.Name].hasAcked(r.Version) {
+				if !sub.sent.get(r.Name).hasAcked(r.Version) {
 					names[r.Name] = struct{}{}
 				}
 			}
@@ -584,7 +628,7 @@ func (s *Session) Unanswered() map[string][]string {
 func (s *Session) Subscriptions() (types []string, names int) {
 	for _, sub := range s.ordered {
 		types = append(types, sub.url)
-		names += len(sub.names)
+		names += sub.names.len()
 		if sub.wildcard {
 			names++
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/resourceset"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -16,7 +17,7 @@ type subscription struct {
 	cfg Config
 
 	// What the client subscribes to.
-	names    map[string]struct{}
+	names    nameSet
 	wildcard bool
 	// expected holds names to which the client will subscribe: endpoints of clusters that it was sent.
 	expected map[string]struct{}
@@ -26,7 +27,7 @@ type subscription struct {
 	keepsWildcard bool // the wildcard stays although the client's requests lack it (protocol.md V9)
 
 	// What the client has, by resource name.
-	sent        map[string]*clientCopy
+	sent        copies
 	sentVersion xds.SetVersion
 	// lastSet is the complete SotW set that was sent last; nil if the next set must be built from
 	// the whole state. nacks is View.Nacks at the time when a set was last built so.
@@ -78,103 +79,11 @@ type subscription struct {
 	seen, progress, reported uint64
 }
 
-// clientCopy is what a client has under one name. There are so many that its size matters: 48 bytes.
-type clientCopy struct {
-	// has is the version that the client should have: the one sent last, or the one in
-	// initial_resource_versions; nil if the client may have any version.
-	has *string
-	// sentBefore is the number of responses sent before this clientCopy was created. Their ACK or
-	// NACK is about a copy that the client has dropped.
-	sentBefore uint64
-	// last is the resource that was sent last on this stream, acked the one that was ACKed last.
-	last, acked *xds.Resource
-	// rare is noRare for most resources; needRare returns it for writing.
-	rare *rareFields
-	at   int32 // the index in subscription.lastSet
-}
-
-// rareFields are the fields that few resources need.
-type rareFields struct {
-	// nacked are the versions that the client NACKed, at most maxNacked.
-	nacked []string
-	// expires is when the client drops the resource, by the TTL that it was sent last.
-	expires time.Time
-	// unconfirmed was sent after acked, and superseded before it was answered or NACKed together
-	// with others: the client may have it (protocol.md 1.8, V6).
-	unconfirmed *xds.Resource
-}
-
-// version returns the version that the client should have; "" if the client may have any.
-func (h *clientCopy) version() string {
-	if h.has == nil {
-		return ""
-	}
-	return *h.has
-}
-
-// noRare is shared by all resources without rare fields, and never changed.
-var noRare = &rareFields{}
-
-// needRare returns the rare fields for writing.
-func (h *clientCopy) needRare() *rareFields {
-	if h.rare == noRare {
-		h.rare = &rareFields{}
-	}
-	return h.rare
-}
-
-func (h *clientCopy) expireAt(at time.Time) {
-	if !h.rare.expires.Equal(at) {
-		h.needRare().expires = at
-	}
-}
-
-// maxNacked bounds rareFields.nacked: there are fewer versions among which choose chooses.
-const maxNacked = 8
-
-func (h *clientCopy) hasNacked(version string) bool {
-	return h != nil && slices.Contains(h.rare.nacked, version)
-}
-
-func (h *clientCopy) nack(version string) {
-	if h.hasNacked(version) {
-		return
-	}
-	rare := h.needRare()
-	if len(rare.nacked) == maxNacked {
-		rare.nacked = rare.nacked[1:]
-	}
-	rare.nacked = append(rare.nacked, version)
-}
-
-func (h *clientCopy) forgetNack(version string) {
-	if h.hasNacked(version) {
-		h.rare.nacked = slices.DeleteFunc(h.rare.nacked, func(v string) bool { return v == version })
-	}
-}
-
-func (h *clientCopy) ack(r *xds.Resource) {
-	h.acked = r
-	h.forgetNack(r.Version)
-	if len(h.rare.nacked) == 0 && h.rare.expires.IsZero() {
-		h.rare = noRare
-	} else {
-		h.rare.unconfirmed = nil
-	}
-}
-
-// hasAcked reports whether a version is the one that the client ACKed last.
-func (h *clientCopy) hasAcked(version string) bool {
-	return h != nil && h.acked != nil && h.acked.Version == version
-}
-
 func newSubscription(url string, cfg Config) *subscription {
 	return &subscription{
 		url:        url,
 		cfg:        cfg,
-		names:      make(map[string]struct{}),
 		expected:   make(map[string]struct{}),
-		sent:       make(map[string]*clientCopy),
 		changed:    make(map[string]struct{}),
 		mustAnswer: make(map[string]struct{}),
 		unknown:    make(map[string]struct{}),
@@ -245,7 +154,7 @@ func (sub *subscription) requestSotW(req *Request, first bool, change *xds.Subsc
 		sub.inherited = sub.resumed
 		sub.version = req.Version
 	}
-	for name := range sub.names {
+	for name := range sub.names.all() {
 		if _, ok := names[name]; !ok {
 			sub.unsubscribe(name, change)
 		}
@@ -266,7 +175,7 @@ func (sub *subscription) requestSotW(req *Request, first bool, change *xds.Subsc
 	if repeated && sub.url == xds.EndpointType && len(change.Subscribe)+len(change.Unsubscribe) == 0 {
 		// An EDS request that repeats an answered nonce is for the endpoints of a cluster that
 		// is warming (protocol.md V1, 1.4).
-		for name := range sub.names {
+		for name := range sub.names.all() {
 			sub.answerName(name)
 		}
 	}
@@ -319,7 +228,7 @@ func (sub *subscription) startWildcard() {
 // stopWildcard forgets the resources that only the wildcard covered.
 func (sub *subscription) stopWildcard() {
 	sub.wildcard, sub.keepsWildcard = false, false
-	for name, h := range sub.sent {
+	for name, h := range sub.sent.all() {
 		if !sub.covers(cmp.Or(h.last, &xds.Resource{Name: name})) {
 			sub.forget(name)
 		}
@@ -333,13 +242,12 @@ func (sub *subscription) stopWildcard() {
 
 // subscribes reports whether the client subscribes to a name by itself.
 func (sub *subscription) subscribes(name string) bool {
-	_, ok := sub.names[name]
-	return ok
+	return sub.names.has(name)
 }
 
 func (sub *subscription) subscribe(name string, change *xds.SubscriptionChange) {
 	if !sub.subscribes(name) {
-		sub.names[name] = struct{}{}
+		sub.names.add(name)
 		change.Subscribe = append(change.Subscribe, name)
 		delete(sub.expected, name)
 	}
@@ -353,7 +261,7 @@ func (sub *subscription) unsubscribe(name string, change *xds.SubscriptionChange
 	if !sub.subscribes(name) {
 		return
 	}
-	delete(sub.names, name)
+	sub.names.delete(name)
 	delete(sub.mustAnswer, name)
 	delete(sub.unknown, name)
 	change.Unsubscribe = append(change.Unsubscribe, name)
@@ -363,12 +271,12 @@ func (sub *subscription) unsubscribe(name string, change *xds.SubscriptionChange
 	}
 	delete(sub.changed, name)
 	delete(sub.removals, name)
-	if sub.sent[name] != nil {
+	if sub.sent.get(name) != nil {
 		sub.forget(name)
 		return
 	}
 	// The name is an alias: forget its resource, unless another name covers it.
-	for actual, h := range sub.sent {
+	for actual, h := range sub.sent.all() {
 		if h.last != nil && h.last.Answers(name) && !sub.covers(h.last) {
 			sub.forget(actual)
 		}
@@ -383,10 +291,10 @@ func (sub *subscription) answerName(name string) {
 
 // copyOf returns what the client has under a name: any version, if nothing was recorded.
 func (sub *subscription) copyOf(name string) *clientCopy {
-	h := sub.sent[name]
+	h := sub.sent.get(name)
 	if h == nil {
 		h = &clientCopy{sentBefore: sub.sentCount, rare: noRare}
-		sub.sent[name] = h
+		sub.sent.add(name, h)
 	}
 	return h
 }
@@ -394,7 +302,7 @@ func (sub *subscription) copyOf(name string) *clientCopy {
 // copyFrom returns what the client has under a name of the response f; nil if the name was
 // removed or unsubscribed after f was sent, even if it has been sent again since.
 func (sub *subscription) copyFrom(f *sentResponse, name string) *clientCopy {
-	if h := sub.sent[name]; h != nil && h.sentBefore < f.number {
+	if h := sub.sent.get(name); h != nil && h.sentBefore < f.number {
 		return h
 	}
 	return nil
@@ -421,8 +329,29 @@ func (sub *subscription) setSent(r *xds.Resource) (h *clientCopy, changed bool) 
 	return h, changed
 }
 
+// share stores what the client has accepted once for all clients that have the same, unless a response
+// is in flight.
+func (sub *subscription) share() {
+	if len(sub.inFlight) > 0 || !sub.sent.share(sub.cfg.Sets, sub.sentCount, resourceset.Key{Type: sub.url, Version: sub.sentVersion}) {
+		return
+	}
+	if sub.lastSet != nil {
+		sub.lastSet = sub.sent.common.Resources() // in the order of clientCopy.at
+		if len(sub.sent.own) > 0 {
+			sub.lastSet = nil
+		}
+	}
+	sub.names.share(sub.sent.common)
+	// A map never shrinks.
+	for _, names := range []*map[string]struct{}{&sub.expected, &sub.unknown, &sub.neverAcked, &sub.heartbeats, &sub.waiting} {
+		if len(*names) == 0 {
+			*names = make(map[string]struct{})
+		}
+	}
+}
+
 func (sub *subscription) forget(name string) {
-	h := sub.sent[name]
+	h := sub.sent.get(name)
 	if h == nil {
 		return
 	}
@@ -430,5 +359,5 @@ func (sub *subscription) forget(name string) {
 		sub.sentVersion.Remove(h.last)
 	}
 	sub.lastSet = nil
-	delete(sub.sent, name)
+	sub.sent.delete(name)
 }

@@ -62,7 +62,7 @@ func (u *unanswering) remembered() int {
 			of[r] = struct{}{}
 		}
 	}
-	for _, h := range sub.sent {
+	for _, h := range sub.sent.all() {
 		if h.rare.unconfirmed != nil {
 			of[h.rare.unconfirmed] = struct{}{}
 		}

@@ -55,7 +55,7 @@ func (sub *subscription) named(text string, blamed []*xds.Resource) (named, othe
 	}
 	for _, r := range blamed {
 		isListed, isWord := listed[r]
-		h := sub.sent[r.Name]
+		h := sub.sent.get(r.Name)
 		superseded := h == nil || h.version() != r.Version
 		hadBefore := h != nil && h.acked != nil
 		if isWord && !superseded && (isListed && (hadBefore || !sub.inherited) || !anyListed && hadBefore) {
@@ -102,11 +102,11 @@ func (sub *subscription) passed(f *sentResponse) (culprit *Answer) {
 		return nil
 	}
 	sub.trial = nil
-	changed := func(r *xds.Resource) bool { return !sub.sent[r.Name].hasAcked(r.Version) }
+	changed := func(r *xds.Resource) bool { return !sub.sent.get(r.Name).hasAcked(r.Version) }
 	switch {
 	case slices.ContainsFunc(tr.others, changed): // those may have been to blame
 		for _, r := range tr.named {
-			sub.sent[r.Name].forgetNack(r.Version)
+			sub.sent.get(r.Name).forgetNack(r.Version)
 		}
 	case len(tr.named) == 1:
 		return &Answer{Type: sub.url, NACK: true, Error: tr.reason, Nacked: tr.named[0]}
@@ -123,7 +123,7 @@ func (sub *subscription) failed(f *sentResponse) bool {
 	}
 	sub.trial = nil
 	for _, r := range tr.named {
-		if h := sub.sent[r.Name]; h != nil {
+		if h := sub.sent.get(r.Name); h != nil {
 			h.forgetNack(r.Version)
 			sub.restored = append(sub.restored, r)
 		}
@@ -136,7 +136,7 @@ func (sub *subscription) failed(f *sentResponse) bool {
 // Resources that changed since are left alone.
 func (sub *subscription) putBack(v View) {
 	for _, r := range sub.restored {
-		h, item := sub.sent[r.Name], v.Lookup(sub.url, r.Name)
+		h, item := sub.sent.get(r.Name), v.Lookup(sub.url, r.Name)
 		if h == nil || item.Current == nil || item.Current.Version != r.Version {
 			continue
 		}

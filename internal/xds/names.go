@@ -109,3 +109,9 @@ func ResetNames[K comparable](set *map[K]struct{}) {
 	}
 	clear(*set)
 }
+
+// RoutesOf returns the name of the route configuration that a virtual host belongs to: what is before
+// the last "/" of its name (xDS specification, "Virtual Host Discovery Service"); "" if there is none.
+func RoutesOf(virtualHost string) string {
+	return virtualHost[:max(strings.LastIndexByte(virtualHost, '/'), 0)]
+}

@@ -22,6 +22,10 @@ import (
 	"errors"
 	"strings"
 	"time"
+
+	"google.golang.org/protobuf/proto"
+	meta "istio.io/api/meta/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
 )
 
 // Kind is a kind of document: its API group, a slash and its name; of the core group the name
@@ -41,6 +45,7 @@ const (
 	EndpointSlice      Kind = "discovery.k8s.io/EndpointSlice"
 	Pod                Kind = "Pod"
 	Namespace          Kind = "Namespace"
+	Node               Kind = "Node"
 	Secret             Kind = "Secret"
 	Ingress            Kind = "networking.k8s.io/Ingress"
 	// MeshConfig is the document "mesh" in the ConfigMap "istio" of the root namespace, as istiod
@@ -86,6 +91,21 @@ type Config struct {
 	Meta
 	// Spec is a pointer to the type that Schemas has for the kind.
 	Spec any
+	// Status is what a controller wrote of a ServiceEntry (*networking.ServiceEntryStatus) or of a
+	// WorkloadEntry (*meta.IstioStatus); nil for none, and of all other kinds. An object of Kubernetes
+	// has its status in Spec.
+	Status proto.Message
+}
+
+// newStatus returns an empty Status of a kind; nil for a kind whose status is not read.
+func newStatus(kind Kind) proto.Message {
+	switch kind {
+	case ServiceEntry:
+		return &networking.ServiceEntryStatus{}
+	case WorkloadEntry:
+		return &meta.IstioStatus{}
+	}
+	return nil
 }
 
 // Older orders documents by Pilot's rule for contradictions: by creation time, then by name, then by

@@ -131,7 +131,11 @@ func (r *reader) read(root, top *yamlproto.Node) {
 		d.mesh()
 	case schema == nil:
 		d.key = Key{Kind: Kind(groupKind(apiVersion, kind)), Namespace: metadataText(root, "namespace"), Name: metadataText(root, "name")}
-		d.add(root, 0, SeverityWarning, "", ignoredMessage(apiVersion, kind))
+		if problem := unknownKind(apiVersion, kind); problem != "" {
+			d.add(nil, root.LineOf("kind"), SeverityError, "kind", problem)
+		} else {
+			d.add(root, 0, SeverityWarning, "", ignoredMessage(apiVersion, kind))
+		}
 		d.key = Key{}
 		d.end(nil)
 	case !knownVersion:
@@ -185,7 +189,7 @@ func (d *document) decode(schema *Schema, apiVersion string) *Config {
 	meta.APIVersion = apiVersion
 	c := &Config{Meta: meta, Spec: schema.New()}
 	if schema.IsIstio() {
-		d.istio(c.Spec.(proto.Message))
+		d.istio(c)
 	} else {
 		d.kubernetes(c)
 	}
@@ -196,20 +200,28 @@ func (d *document) decode(schema *Schema, apiVersion string) *Config {
 	return c
 }
 
-// istio decodes the spec of a document of Istio.
-func (d *document) istio(spec proto.Message) {
+// istio decodes the spec of a document of Istio, and its status if that is read. A cluster writes a
+// status and not a person: what is not known in it is ignored.
+func (d *document) istio(c *Config) {
 	for _, key := range d.root.Keys() {
 		if !slices.Contains([]string{"apiVersion", "kind", "metadata", "spec", "status"}, key) {
 			d.add(nil, d.root.LineOf(key), SeverityError, key, "unknown field")
 		}
 	}
-	node := d.root.Get("spec")
-	if node == nil || node.IsNull() {
+	if node := d.root.Get("spec"); node != nil && !node.IsNull() {
+		if err := unmarshal(node, c.Spec.(proto.Message)); err != nil {
+			d.unmarshalError(err, sameLine)
+		}
+	}
+	node, status := d.root.Get("status"), newStatus(c.Kind)
+	if node == nil || node.IsNull() || status == nil {
 		return
 	}
-	if err := unmarshal(node, spec); err != nil {
+	if err := node.UnmarshalKnown(status); err != nil {
 		d.unmarshalError(err, sameLine)
+		return
 	}
+	c.Status = status
 }
 
 // unmarshalError adds an error of yamlproto.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	meta "istio.io/api/meta/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
 )
@@ -90,6 +91,49 @@ func TestADocumentOfKubernetesIsRead(t *testing.T) {
 	}
 }
 
+func TestTheStatusesThatMatterAreRead(t *testing.T) {
+	const text = `apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: w}
+spec: {address: 10.0.0.1}
+status:
+  ofALaterVersion: 1
+  conditions: [{type: Healthy, status: "False", lastProbeTime: "2026-01-02T03:04:05Z", other: x}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: s}
+spec: {hosts: [a.test], resolution: DNS, ports: [{number: 80, name: http}]}
+status:
+  addresses: [{value: 240.240.0.7, host: a.test}]
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: wrong}
+spec: {address: 10.0.0.1}
+status: {conditions: 1}
+`
+	documents, broken := Read("file.yaml", []byte(text))
+	if broken != nil || len(documents) != 3 {
+		t.Fatalf("%d documents, problem %v", len(documents), broken)
+	}
+	w, s := documents[0].Config, documents[1].Config
+	if c := w.Status.(*meta.IstioStatus).Conditions; len(c) != 1 || c[0].Type != "Healthy" || c[0].Status != "False" {
+		t.Errorf("conditions %v", c)
+	}
+	if a := s.Status.(*networking.ServiceEntryStatus).Addresses; len(a) != 1 || a[0].Value != "240.240.0.7" || a[0].Host != "a.test" {
+		t.Errorf("addresses %v", a)
+	}
+	if documents[2].Config != nil || documents[2].Problems[0].Line != 20 {
+		t.Errorf("a status that cannot be read: %+v", documents[2])
+	}
+	version := ContentVersion(w)
+	w.Status.(*meta.IstioStatus).Conditions[0].Status = "True"
+	if ContentVersion(w) == version {
+		t.Error("the version does not depend on the status")
+	}
+}
+
 func TestAllVersionsOfAKindAreRead(t *testing.T) {
 	for _, s := range Schemas {
 		if s.Kind == MeshConfig {
@@ -141,7 +185,7 @@ func TestProblemsOfDocumentsNameLineAndField(t *testing.T) {
 				"file.yaml:8: Service default/a: spec.clusterIP: must be a string, and is a number",
 				"file.yaml:9: Service default/a: spec.selector: must be a mapping"}},
 		{"data of a secret that is no base64", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata:\n  password: hunter2!\n",
-			[]string{"file.yaml:5: Secret default/a: data.password: illegal base64 data at input byte 7"}},
+			[]string{"file.yaml:5: Secret default/a: data.password: must be a string in base64"}},
 		{"a List without items", "apiVersion: v1\nkind: List\nitem: []\n", []string{"file.yaml:3: item: unknown field of a List", "file.yaml:1: items: a List must have a list of items"}},
 		{"a duration that is none", head + "spec:\n  hosts: [a]\n  http:\n  - timeout: 1min\n    route:\n    - destination: {host: a}\n",
 			[]string{`file.yaml:7: VirtualService default/a: spec.http[0].timeout: invalid google.protobuf.Duration value "1min"`}},
@@ -165,7 +209,7 @@ func TestKindsThatAreNotReadGetAWarning(t *testing.T) {
 	for _, tc := range []struct{ apiVersion, kind, want string }{
 		{"networking.istio.io/v1alpha3", "EnvoyFilter", "ignored: it patches Envoy's configuration as istiod generates it, which holdfast-mesh does not"},
 		{"security.istio.io/v1", "AuthorizationPolicy", "ignored: requests are not authorized: those that this document would deny are allowed"},
-		{"networking.istio.io/v1", "Unheard", "ignored: Istio's kind Unheard is not supported"},
+		{"ambient.istio.io/v1", "Unheard", "ignored: Istio's kind Unheard is not supported"},
 		{"gateway.networking.k8s.io/v1", "HTTPRoute", "ignored: the Gateway API is not read: write a VirtualService"},
 		{"gateway.networking.k8s.io/v1", "Unheard", "ignored: the Gateway API is not read"},
 		{"apps/v1", "Deployment", "ignored: this kind has no meaning for the mesh"},
@@ -177,6 +221,12 @@ func TestKindsThatAreNotReadGetAWarning(t *testing.T) {
 			compare(t, got, []string{"file.yaml:1: " + tc.kind + " b/a: warning: " + tc.want})
 		})
 	}
+}
+
+func TestAMisspelledKindIsAnError(t *testing.T) {
+	got := problems(t, "file.yaml", "apiVersion: networking.istio.io/v1\nkind: Gatway\nmetadata: {name: a, namespace: b}\nspec: {x: y}\n")
+	compare(t, got, []string{`file.yaml:2: Gatway b/a: kind: networking.istio.io has no kind "Gatway", but DestinationRule, EnvoyFilter, Gateway, ` +
+		"ProxyConfig, ServiceEntry, Sidecar, VirtualService, WorkloadEntry, WorkloadGroup"})
 }
 
 func TestTheMeshConfigurationIsReadFromItsConfigMap(t *testing.T) {

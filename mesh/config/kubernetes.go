@@ -118,7 +118,11 @@ func (d *document) strict(node *yamlproto.Node, t reflect.Type) {
 	}
 	switch {
 	case isLeaf(t):
-		if err := json.Unmarshal(node.JSON(), reflect.New(t).Interface()); err != nil {
+		switch err := json.Unmarshal(node.JSON(), reflect.New(t).Interface()); {
+		case err == nil:
+		case t.Kind() == reflect.Slice:
+			d.addAt(node, "must be a string in base64")
+		default:
 			d.addAt(node, "%s", jsonMessage(err))
 		}
 	case t.Kind() == reflect.Slice && node.IsList():

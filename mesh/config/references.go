@@ -5,13 +5,15 @@ import (
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
+	networkingv1 "k8s.io/api/networking/v1"
 )
 
 // DefaultDomain is the DNS domain of Kubernetes services.
 const DefaultDomain = "cluster.local"
 
 // References returns a warning for each reference of a VirtualService to a host, a subset, a gateway
-// or a delegate that none of r's documents defines. They are warnings because another source may
+// or a delegate, and of a Gateway, a DestinationRule or an Ingress to a Secret, that none of r's documents
+// defines. They are warnings because another source may
 // define it. domain is the DNS domain of Kubernetes services. The problems have no file and no line.
 func References(r Reader, domain string) []Problem {
 	x := &references{reader: r, domain: domain, hosts: make(map[string]bool), subsets: make(map[string]map[string]bool)}
@@ -39,6 +41,7 @@ func References(r Reader, domain string) []Problem {
 	for _, c := range r.List(VirtualService, "") {
 		x.virtualService(c)
 	}
+	x.credentials()
 	return x.problems
 }
 
@@ -179,5 +182,48 @@ func (x *references) delegate(c *Config, at *path, delegate *networking.Delegate
 		x.warn(c, at.field("name"), "there is no %s", key)
 	} else if len(to.Spec.(*networking.VirtualService).Hosts) > 0 {
 		x.warn(c, at.field("name"), "%s has hosts: a delegate must have none", key)
+	}
+}
+
+// credentials checks that Secrets exist. The namespace is that of the proxies, which is not known.
+func (x *references) credentials() {
+	secrets := make(map[string]bool)
+	for _, c := range x.reader.List(Secret, "") {
+		secrets[c.Name] = true
+		secrets[strings.TrimSuffix(c.Name, "-cacert")] = true
+	}
+	check := func(c *Config, at *path, names ...string) {
+		for _, name := range names {
+			if name != "" && !secrets[name] {
+				x.warn(c, at, "there is no Secret %q", name)
+			}
+		}
+	}
+	root := &path{name: "spec"}
+	for _, c := range x.reader.List(Gateway, "") {
+		for i, server := range c.Spec.(*networking.Gateway).Servers {
+			at, tls := root.field("servers").at(i).field("tls"), server.GetTls()
+			check(c, at.field("credentialName"), tls.GetCredentialName())
+			check(c, at.field("credentialNames"), tls.GetCredentialNames()...)
+			check(c, at.field("caCertCredentialName"), tls.GetCaCertCredentialName())
+		}
+	}
+	for _, c := range x.reader.List(Ingress, "") {
+		for i, tls := range c.Spec.(*networkingv1.Ingress).Spec.TLS {
+			check(c, root.field("tls").at(i).field("secretName"), tls.SecretName)
+		}
+	}
+	for _, c := range x.reader.List(DestinationRule, "") {
+		rule := c.Spec.(*networking.DestinationRule)
+		policy := func(at *path, p *networking.TrafficPolicy) {
+			check(c, at.fields("tls.credentialName"), p.GetTls().GetCredentialName())
+			for i, port := range p.GetPortLevelSettings() {
+				check(c, at.field("portLevelSettings").at(i).fields("tls.credentialName"), port.GetTls().GetCredentialName())
+			}
+		}
+		policy(root.field("trafficPolicy"), rule.TrafficPolicy)
+		for i, subset := range rule.Subsets {
+			policy(root.field("subsets").at(i).field("trafficPolicy"), subset.GetTrafficPolicy())
+		}
 	}
 }

@@ -1,6 +1,10 @@
 package config
 
-import "testing"
+import (
+	"slices"
+	"strings"
+	"testing"
+)
 
 const mesh = `apiVersion: v1
 kind: List
@@ -10,6 +14,8 @@ items:
 - {apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: web, namespace: a}, spec: {host: web, subsets: [{name: v1}]}}
 - {apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: wild, namespace: a}, spec: {host: '*.wild.com', subsets: [{name: v2}]}}
 - {apiVersion: networking.istio.io/v1, kind: Gateway, metadata: {name: edge, namespace: b}, spec: {servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}}
+- {apiVersion: v1, kind: Secret, metadata: {name: here, namespace: c}, stringData: {ca.crt: ''}}
+- {apiVersion: v1, kind: Secret, metadata: {name: authority-cacert, namespace: c}, stringData: {ca.crt: ''}}
 - {apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: part, namespace: a}, spec: {http: [{route: [{destination: {host: web}}]}]}}
 - {apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: whole, namespace: a}, spec: {hosts: [w.com], http: [{route: [{destination: {host: web}}]}]}}
 `
@@ -58,5 +64,25 @@ func TestReferencesToNothingGetAWarning(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			compare(t, referencesOf(t, tc.spec), tc.want)
 		})
+	}
+}
+
+func TestReferencesToSecretsThatAreNotThereGetAWarning(t *testing.T) {
+	server := func(port string) string {
+		return "{port: {number: " + port + ", name: https-" + port + ", protocol: HTTPS}, hosts: ['*'], tls: "
+	}
+	texts := referencesOf(t, "{hosts: [x], http: [{route: [{destination: {host: web}}]}]}}\n"+
+		"- {apiVersion: networking.istio.io/v1, kind: Gateway, metadata: {name: tls, namespace: b}, spec: {servers: ["+
+		server("443")+"{mode: SIMPLE, credentialName: here}}, "+server("444")+"{mode: SIMPLE, credentialName: gone}}, "+
+		server("445")+"{mode: MUTUAL, credentialName: here, caCertCredentialName: authority}}]}}\n"+
+		"- {apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: tls, namespace: b}, spec: {host: api.com, subsets: [{name: a, trafficPolicy: {portLevelSettings: [{port: {number: 80}, tls: {mode: SIMPLE, credentialName: gone}}]}}]}}\n"+
+		"- {apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: tls, namespace: b}, spec: {defaultBackend: {service: {name: web, port: {number: 80}}}, tls: [{secretName: gone}]}")
+	want := []string{
+		`Gateway b/tls: spec.servers[1].tls.credentialName: warning: there is no Secret "gone"`,
+		`Ingress b/tls: spec.tls[0].secretName: warning: there is no Secret "gone"`,
+		`DestinationRule b/tls: spec.subsets[0].trafficPolicy.portLevelSettings[0].tls.credentialName: warning: there is no Secret "gone"`,
+	}
+	if !slices.Equal(texts, want) {
+		t.Errorf("warnings\n%s\nwant\n%s", strings.Join(texts, "\n"), strings.Join(want, "\n"))
 	}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -58,6 +59,7 @@ var Schemas = []Schema{
 	{EndpointSlice, "discovery.k8s.io", onlyV1, "endpointslices", true, func() any { return &discoveryv1.EndpointSlice{} }, typed(validateEndpointSlice)},
 	{Pod, "", onlyV1, "pods", true, func() any { return &corev1.Pod{} }, typed(validatePod)},
 	{Namespace, "", onlyV1, "namespaces", false, func() any { return &corev1.Namespace{} }, typed(validateNamespace)},
+	{Node, "", onlyV1, "nodes", false, func() any { return &corev1.Node{} }, typed(validateNode)},
 	{Secret, "", onlyV1, "secrets", true, func() any { return &corev1.Secret{} }, typed(validateSecret)},
 	{Ingress, "networking.k8s.io", onlyV1, "ingresses", true, func() any { return &networkingv1.Ingress{} }, typed(validateIngress)},
 	{MeshConfig, "mesh.istio.io", []string{"v1alpha1"}, "meshconfigs", true, func() any { return &meshv1alpha1.MeshConfig{} }, typed(validateMeshConfig)},
@@ -128,6 +130,28 @@ var ignoredKinds = map[string]string{
 	"gateway.networking.k8s.io/TLSRoute":       "the Gateway API is not read: write a VirtualService",
 	"gateway.networking.k8s.io/UDPRoute":       "the Gateway API is not read, and UDP is not proxied",
 	"gateway.networking.k8s.io/ReferenceGrant": "the Gateway API is not read",
+}
+
+// unknownKind names the kinds of a group of Istio for a kind that the group does not have: a misspelled
+// one, probably. It returns "" for all other kinds.
+func unknownKind(apiVersion, kind string) string {
+	group, _, _ := strings.Cut(apiVersion, "/")
+	if (group != "networking.istio.io" && group != "security.istio.io") || ignoredKinds[group+"/"+kind] != "" {
+		return ""
+	}
+	var kinds []string
+	for _, s := range Schemas {
+		if s.Group == group {
+			kinds = append(kinds, s.Kind.Short())
+		}
+	}
+	for name := range ignoredKinds {
+		if of, short, _ := strings.Cut(name, "/"); of == group {
+			kinds = append(kinds, short)
+		}
+	}
+	slices.Sort(kinds)
+	return fmt.Sprintf("%s has no kind %q, but %s", group, kind, strings.Join(kinds, ", "))
 }
 
 // ignoredMessage says why the documents of a kind that is not read are ignored.

@@ -108,6 +108,11 @@ func (k *checker) outlierDetection(at *path, outlier *networking.OutlierDetectio
 	k.duration(at.field("interval"), outlier.Interval)
 	k.percent(at.field("maxEjectionPercent"), float64(outlier.MaxEjectionPercent))
 	k.percent(at.field("minHealthPercent"), float64(outlier.MinHealthPercent))
+	for i, code := range outlier.OutlierDetectionHttpErrorCodes {
+		if code < 100 || code > 599 {
+			k.errorf(at.field("outlierDetectionHttpErrorCodes").at(i), "must be a status from 100 to 599, and is %d", code)
+		}
+	}
 	if !outlier.SplitExternalLocalOriginErrors && outlier.ConsecutiveLocalOriginFailures.GetValue() > 0 {
 		k.errorf(at.field("consecutiveLocalOriginFailures"), "needs splitExternalLocalOriginErrors to be true")
 	}

@@ -134,7 +134,7 @@ func (k *checker) gatewayHost(at *path, text string) {
 		k.errorf(at, `%q is no namespace, "." or "*"`, namespace)
 	}
 	switch {
-	case host == "*" || isIP(host):
+	case host == "*" || isIP(host) && strings.Contains(host, "."): // Istio takes no IPv6 addresses
 	case partialWildcardProblem(host) != "":
 		k.report(at, host, partialWildcardProblem(host))
 	case wildcardHostProblem(host) != "":

@@ -24,10 +24,12 @@ func TestDestinationRulesAreValidated(t *testing.T) {
 			`spec.trafficPolicy.tunnel.protocol: must be "CONNECT" or "POST"`,
 			`spec.trafficPolicy.tunnel.targetHost: "a_b" is no host: use labels of letters, digits and '-', at most 63 each, with dots between them`,
 			"spec.trafficPolicy.tunnel.targetPort: must be a port from 1 to 65535, and is 0"}},
-		{"outlier detection", "host: a\ntrafficPolicy: {outlierDetection: {baseEjectionTime: 3m, interval: 0s, maxEjectionPercent: 101, minHealthPercent: -1, consecutiveLocalOriginFailures: 1}}", []string{
+		{"outlier detection", "host: a\ntrafficPolicy: {outlierDetection: {baseEjectionTime: 3m, interval: 0s, maxEjectionPercent: 101, minHealthPercent: -1, consecutiveLocalOriginFailures: 1, outlierDetectionHttpErrorCodes: [429, 99, 600]}}", []string{
 			"spec.trafficPolicy.outlierDetection.interval: must be a duration of at least 1ms, and is 0s",
 			"spec.trafficPolicy.outlierDetection.maxEjectionPercent: must be a percentage from 0 to 100, and is 101",
 			"spec.trafficPolicy.outlierDetection.minHealthPercent: must be a percentage from 0 to 100, and is -1",
+			"spec.trafficPolicy.outlierDetection.outlierDetectionHttpErrorCodes[1]: must be a status from 100 to 599, and is 99",
+			"spec.trafficPolicy.outlierDetection.outlierDetectionHttpErrorCodes[2]: must be a status from 100 to 599, and is 600",
 			"spec.trafficPolicy.outlierDetection.consecutiveLocalOriginFailures: needs splitExternalLocalOriginErrors to be true"}},
 		{"an empty connection pool", "host: a\ntrafficPolicy: {connectionPool: {}}", []string{"spec.trafficPolicy.connectionPool: must have tcp or http"}},
 		{"connection pool", "host: a\ntrafficPolicy: {connectionPool: {tcp: {maxConnections: -1, connectTimeout: 0s, idleTimeout: 0s, tcpKeepalive: {time: 0s}}, " +
@@ -42,8 +44,8 @@ func TestDestinationRulesAreValidated(t *testing.T) {
 			"spec.trafficPolicy.retryBudget.percent: must be a percentage from 0 to 100, and is 101",
 			"spec.trafficPolicy.retryBudget.budgetInterval: must be a duration of at least 1ms, and is 0s"}},
 		{"fields that are not supported", "host: a\ntrafficPolicy: {outlierDetection: {consecutiveErrors: 1}, loadBalancer: {simple: RANDOM, zoneAwareLbSetting: {enabled: true}}}", []string{
-			"spec.trafficPolicy.loadBalancer.zoneAwareLbSetting.enabled: warning: not supported: write localityLbSetting",
-			"spec.trafficPolicy.outlierDetection.consecutiveErrors: warning: not supported: deprecated: write consecutive5xxErrors or consecutiveGatewayErrors"}},
+			"spec.trafficPolicy.loadBalancer.zoneAwareLbSetting: warning: only regions are preferred, unless the bootstrap of a proxy has a local_cluster_name, which that of a holdfast agent has not: for zones write localityLbSetting",
+			"spec.trafficPolicy.outlierDetection.consecutiveErrors: warning: not supported: deprecated, and Istio ignores it too: write consecutive5xxErrors or consecutiveGatewayErrors"}},
 	})
 }
 
@@ -77,6 +79,7 @@ func TestLoadBalancersAreValidated(t *testing.T) {
 			at + ".consistentHash.minimumRingSize: cannot be combined with ringHash or maglev"}},
 		{"both locality settings", lb("localityLbSetting: {}, zoneAwareLbSetting: {failoverPriority: [topology.kubernetes.io/zone]}"), []string{
 			at + ".zoneAwareLbSetting: only one of localityLbSetting and zoneAwareLbSetting can be set",
+			at + ".zoneAwareLbSetting: warning: only regions are preferred, unless the bootstrap of a proxy has a local_cluster_name, which that of a holdfast agent has not: for zones write localityLbSetting",
 			at + `.zoneAwareLbSetting.failoverPriority[0]: "topology.kubernetes.io/zone" is always taken into account: leave it out`}},
 		{"distribution", lb("localityLbSetting: {distribute: [{from: a/*, to: {a/b: 50, 'c/*': 49}}, {from: a/b, to: {d: 0, e: 100}}, {from: 'x//y', to: {d: 100}}]}"), []string{
 			at + ".localityLbSetting.distribute[0].to: the weights must add up to 100, and add up to 99",
@@ -106,11 +109,12 @@ func TestGatewaysAreValidated(t *testing.T) {
 		{"valid", server(https + ", tls: {mode: SIMPLE, serverCertificate: /c, privateKey: /k}"), nil},
 		{"no servers", "selector: {a: b}", []string{"spec.servers: must have at least one server"}},
 		{"an empty server", server(""), []string{"spec.servers[0].hosts: must have at least one host", "spec.servers[0].port: it is missing"}},
-		{"hosts", server("port: {number: 80, name: p, protocol: HTTP}, hosts: [a, '*a.com', a_b/c.com, './a.com', 192.0.2.1, a_b.com]"), []string{
+		{"hosts", server("port: {number: 80, name: p, protocol: HTTP}, hosts: [a, '*a.com', a_b/c.com, './a.com', 192.0.2.1, a_b.com, '::1']"), []string{
 			`spec.servers[0].hosts[0]: "a" is a short name: write the full name of the host`,
 			`spec.servers[0].hosts[1]: "*a.com" has a "*" that is only a part of a label: such a host is not matched`,
 			`spec.servers[0].hosts[2]: "a_b" is no namespace, "." or "*"`,
-			`spec.servers[0].hosts[5]: "a_b.com" is no host: its first label must have letters, digits and '-', and may be or begin with '*'`}},
+			`spec.servers[0].hosts[5]: "a_b.com" is no host: its first label must have letters, digits and '-', and may be or begin with '*'`,
+			`spec.servers[0].hosts[6]: "::1" is no host: its first label must have letters, digits and '-', and may be or begin with '*'`}},
 		{"ports", server("port: {number: 0, protocol: SMTP, targetPort: 1}, bind: x, hosts: ['*']"), []string{
 			"spec.servers[0].port.number: must be a port from 1 to 65535, and is 0", `spec.servers[0].bind: "x" is no IP address`,
 			`spec.servers[0].port.protocol: "SMTP" is no protocol: write one of HTTP, HTTPS, HTTP2, GRPC, GRPC-Web, TLS, TCP, MONGO, REDIS, MYSQL`,
@@ -140,10 +144,8 @@ func TestServerTLSIsValidated(t *testing.T) {
 		{"two sources", tls("mode: SIMPLE, credentialName: c, serverCertificate: /c, privateKey: /k"), []string{
 			at + ".credentialName: there must be one source of certificates, and there are serverCertificate and credentialName"}},
 		{"mesh mTLS with certificates", tls("mode: ISTIO_MUTUAL, credentialName: c"), []string{at + ": the mode ISTIO_MUTUAL uses the certificates of the mesh: remove the others"}},
-		{"passthrough with certificates", tls("mode: PASSTHROUGH, credentialName: c"), []string{at + ": warning: the mode PASSTHROUGH uses no certificates: those that are given have no effect",
-			at + ".credentialName: warning: not supported: proxies do not authenticate yet, and only those that do may have a Secret: name files"}},
-		{"a CRL in the mode SIMPLE", tls("mode: SIMPLE, credentialName: c, caCrl: /crl"), []string{at + ".caCrl: warning: has no effect with a credentialName: the CRL is in the credential",
-			at + ".credentialName: warning: not supported: proxies do not authenticate yet, and only those that do may have a Secret: name files"}},
+		{"passthrough with certificates", tls("mode: PASSTHROUGH, credentialName: c"), []string{at + ": warning: the mode PASSTHROUGH uses no certificates: those that are given have no effect"}},
+		{"a CRL in the mode SIMPLE", tls("mode: SIMPLE, credentialName: c, caCrl: /crl"), []string{at + ".caCrl: warning: has no effect with a credentialName: the CRL is in the credential"}},
 		{"a CRL without clients' certificates", tls("mode: SIMPLE, serverCertificate: /c, privateKey: /k, caCrl: /crl"), []string{
 			at + ".caCrl: cannot be combined with the mode SIMPLE, in which clients have no certificates"}},
 		{"incomplete certificates", tls("mode: SIMPLE, tlsCertificates: [{serverCertificate: /c}, {serverCertificate: /c, privateKey: /k}, {serverCertificate: /c, privateKey: /k}]"), []string{

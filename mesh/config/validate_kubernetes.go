@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"crypto/tls"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -144,34 +143,8 @@ func validatePod(k *checker, pod *corev1.Pod) {
 // validateNamespace checks nothing: the labels of a Namespace are all that is read.
 func validateNamespace(*checker, *corev1.Namespace) {}
 
-// validateSecret checks a Secret that has a certificate. No problem contains what is in it.
-func validateSecret(k *checker, secret *corev1.Secret) {
-	if secret.Type != corev1.SecretTypeTLS {
-		return
-	}
-	root := &path{name: "data"}
-	value := func(key string) []byte {
-		if text, ok := secret.StringData[key]; ok {
-			return []byte(text)
-		}
-		return secret.Data[key]
-	}
-	certificate, key := value(corev1.TLSCertKey), value(corev1.TLSPrivateKeyKey)
-	for _, of := range []struct {
-		key  string
-		size int
-	}{{corev1.TLSCertKey, len(certificate)}, {corev1.TLSPrivateKeyKey, len(key)}} {
-		if of.size == 0 {
-			k.errorf(root.field(of.key), "it is missing")
-		}
-	}
-	if k.failed() {
-		return
-	}
-	if _, err := tls.X509KeyPair(certificate, key); err != nil {
-		k.errorf(root.field(corev1.TLSCertKey), "is not a certificate with its key in %s: %s", corev1.TLSPrivateKeyKey, strings.TrimPrefix(err.Error(), "tls: "))
-	}
-}
+// validateNode checks a Node, of which only the labels are read.
+func validateNode(*checker, *corev1.Node) {}
 
 // validateIngress checks an Ingress.
 func validateIngress(k *checker, ingress *networkingv1.Ingress) {

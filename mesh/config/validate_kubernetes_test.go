@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/pem"
 	"math/big"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -100,6 +101,13 @@ func TestSecretsAreValidatedWithoutTellingThem(t *testing.T) {
 		{"of any type", "data: {password: aHVudGVyMg==}", nil},
 		{"a key pair", data(certificate, key), nil},
 		{"nothing", "type: kubernetes.io/tls", []string{"data.tls.crt: it is missing", "data.tls.key: it is missing"}},
+		{"generic names", "stringData: {cert: " + strconv.Quote(string(certificate)) + ", key: " + strconv.Quote(string(key)) + ", cacert: " + strconv.Quote(string(certificate)) + "}", nil},
+		{"data that is no text", "data: {tls.key: 12345, tls.crt: [a], x: '!'}", []string{
+			"data.tls.key: must be a string in base64", "data.tls.crt: must be a string in base64", "data.x: must be a string in base64"}},
+		{"a key alone", "stringData: {tls.key: hunter2}", []string{"data: must have both a certificate and its key: tls.crt and tls.key, or cert and key"}},
+		{"authorities that are none", "stringData: {ca.crt: hunter2}", []string{"data.ca.crt: are not certificates: there is something that is not PEM"}},
+		{"a key among the authorities", "stringData: {cacert: " + strconv.Quote(string(certificate)+string(key)) + "}", []string{"data.ca.crt: are not certificates: block 2 is a PRIVATE KEY"}},
+		{"a CRL that is none", "stringData: {ca.crl: " + strconv.Quote(string(certificate)) + "}", []string{"data.ca.crl: is not a list of revoked certificates in PEM"}},
 		{"another's key", data(certificate, otherKey), []string{"data.tls.crt: is not a certificate with its key in tls.key: private key does not match public key"}},
 		{"no PEM", data([]byte("hunter2"), key), []string{"data.tls.crt: is not a certificate with its key in tls.key: failed to find any PEM data in certificate input"}},
 		{"text", "type: kubernetes.io/tls\nstringData: {tls.crt: hunter2}\ndata: {tls.key: aHVudGVyMg==}", []string{
@@ -118,10 +126,23 @@ func TestMeshConfigurationsAreValidated(t *testing.T) {
 			`trustDomain: "a_b" is no trust domain: use labels of letters, digits and '-', with dots between them`, `rootNamespace: "a.b" is no namespace`,
 			`defaultServiceExportTo[0]: "*" must be the only element`, `defaultDestinationRuleExportTo[0]: "a_b" is no namespace, "." (its own), "*" (all) or "~" (none)`,
 			"meshMTLS.ecdhCurves: cannot be set for mesh mTLS"}},
-		{"what is not supported", "trustDomainAliases: [a]\ndefaultConfig: {tracing: {sampling: 1}, concurrency: 2}", []string{
+		{"selectors of namespaces", "discoverySelectors: [{matchLabels: {a: b}, matchExpressions: [{key: c, operator: Exists}, {operator: In}, {key: d, operator: Exists, values: [x]}]}]\n" +
+			"serviceEntryVisibility: {policies: [{matchingRules: [{}, {namespaceSelector: {matchExpressions: [{key: a, operator: in}]}}]}]}", []string{
+			"discoverySelectors[0].matchExpressions[1].key: it is missing", "discoverySelectors[0].matchExpressions[1].values: the operator In needs values",
+			"discoverySelectors[0].matchExpressions[2].values: the operator Exists has no values",
+			"serviceEntryVisibility.policies[0].matchingRules[0].namespaceSelector: it is missing",
+			`serviceEntryVisibility.policies[0].matchingRules[1].namespaceSelector.matchExpressions[0].operator: must be In, NotIn, Exists or DoesNotExist, and is "in"`,
+			"serviceEntryVisibility: warning: has an effect with applyToSidecars only"}},
+		{"connections", "outboundTrafficPolicy: {mode: ALLOW_ANY, tls: {mode: SIMPLE}}\nzoneAwareLbSetting: {enabled: false, failover: [{from: a, to: a}]}\n" +
+			"defaultConfig: {connectionSettings: {profile: EDGE, httpIdleTimeout: -1s, httpMaxConcurrentStreams: 0, http2InitialStreamWindowSize: 100}}", []string{
+			"zoneAwareLbSetting.failover[0].to: must be another region than from", "outboundTrafficPolicy.tls: warning: has an effect with the mode ALLOW_ANY_DYNAMIC_DNS only",
+			"defaultConfig.connectionSettings.httpIdleTimeout: must be a duration of at least 1ms, and is -1s",
+			"defaultConfig.connectionSettings.httpMaxConcurrentStreams: must be at least 1, and is 0",
+			"defaultConfig.connectionSettings.http2InitialStreamWindowSize: must be at least 65535, and is 100"}},
+		{"what is not supported", "defaultConfig: {tracing: {sampling: 1}, concurrency: 2, connectionSettings: {clusterPerConnectionBufferLimitBytes: 1}}", []string{
 			"defaultConfig.concurrency: warning: not supported: it configures the process of the proxy: set it in its holdfast agent",
 			"defaultConfig.tracing: warning: not supported: requests are not traced",
-			"trustDomainAliases: warning: not supported: mesh mTLS accepts the trust domain alone"}},
+			"defaultConfig.connectionSettings.clusterPerConnectionBufferLimitBytes: warning: not supported: istiod ignores it too"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := problems(t, "f", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    "+strings.ReplaceAll(tc.spec, "\n", "\n    ")+"\n")

@@ -123,6 +123,9 @@ func (k *checker) zoneAwareLB(at *path, lb *networking.ZoneAwareLoadBalancerSett
 	if lb == nil {
 		return
 	}
+	if lb.Enabled == nil || lb.Enabled.Value {
+		k.warnf(at, "only regions are preferred, unless the bootstrap of a proxy has a local_cluster_name, which that of a holdfast agent has not: for zones write localityLbSetting")
+	}
 	for i, label := range lb.FailoverPriority {
 		if slices.Contains(topologyLabels, label) {
 			k.errorf(at.field("failoverPriority").at(i), "%q is always taken into account: leave it out", label)

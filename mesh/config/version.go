@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// ContentVersion returns a hash of what a document says: its Spec, labels, annotations, version and
+// ContentVersion returns a hash of what a document says: its Spec, Status, labels, annotations, version and
 // time of creation, without where it is written. Stores that have no versions of their own use it as
 // the ResourceVersion.
 func ContentVersion(c *Config) string {
@@ -28,6 +28,11 @@ func ContentVersion(c *Config) string {
 	}
 	// Writes to a hash have no errors.
 	_, _ = h.Write(spec)
+	if c.Status != nil {
+		if status, err := (proto.MarshalOptions{Deterministic: true}).Marshal(c.Status); err == nil {
+			_, _ = h.Write(status)
+		}
+	}
 	_, _ = fmt.Fprintf(h, "\x00%q%q%q%s", c.Labels, c.Annotations, c.APIVersion, c.Created.UTC().Format(time.RFC3339Nano))
 	return strconv.FormatUint(h.Sum64(), 16)
 }

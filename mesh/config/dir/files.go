@@ -17,6 +17,11 @@ type file struct {
 	// documents are the valid documents in the order of the file, and the last valid content of those
 	// that are not valid now.
 	documents []*config.Config
+	// parsed is set once the file could be parsed. invalid are the documents in it that are not valid and
+	// had no valid content in this file.
+	parsed  bool
+	invalid []config.Key
+	gone    bool // it is kept although it is not there, see files.keep
 	// problems are those of the documents, and unreadable is why the file could not be read.
 	problems   []config.Problem
 	unreadable *config.Problem
@@ -36,7 +41,38 @@ func (f files) load(p pass) files {
 		loaded.read(o)
 		next[o.name] = loaded
 	}
+	next.keep(f)
 	return next
+}
+
+// keep keeps documents that moved between files and are not valid, or cannot be parsed, where they are now.
+func (f files) keep(before files) {
+	valid := make(map[config.Key]bool)
+	unparsed, newUnparsed := false, false
+	for name, of := range f {
+		unparsed = unparsed || !of.parsed
+		newUnparsed = newUnparsed || !of.parsed && before[name] == nil
+		for _, c := range of.documents {
+			valid[c.Meta.Key] = true
+		}
+	}
+	last, _ := before.documents()
+	for _, name := range f.names() {
+		for _, key := range f[name].invalid {
+			if c := last[key]; c != nil && !valid[key] {
+				f[name].documents = append(slices.Clone(f[name].documents), c)
+				valid[key] = true
+			}
+		}
+	}
+	for name, of := range before {
+		if f[name] == nil && (newUnparsed || of.gone && unparsed) { // perhaps it is the new file that cannot be parsed
+			gone := *of
+			gone.gone = true
+			gone.unreadable = &config.Problem{File: name, Message: "it is gone; its documents stay in use until all new files can be parsed"}
+			f[name] = &gone
+		}
+	}
 }
 
 // loaded returns the hash of the content of a file that was loaded last.
@@ -68,6 +104,11 @@ func (f *file) parse(name string, data []byte) {
 		f.problems = []config.Problem{*broken}
 		return
 	}
+	f.parsed, f.invalid = true, nil
+	if len(documents) == 0 && len(f.documents) > 0 {
+		f.problems = []config.Problem{{File: name, Message: "it has no documents any more; those that it had stay in use: delete the file to delete them"}}
+		return
+	}
 	before := make(map[config.Key]*config.Config)
 	for _, c := range f.documents {
 		before[c.Meta.Key] = c
@@ -81,7 +122,10 @@ func (f *file) parse(name string, data []byte) {
 		if c == nil {
 			invalid := config.Invalid(d.Problems)
 			unknown = unknown || invalid && d.Key.Name == ""
-			if c = before[d.Key]; c == nil || !invalid {
+			if c = before[d.Key]; c == nil && invalid {
+				f.invalid = append(f.invalid, d.Key)
+			}
+			if c == nil || !invalid {
 				continue
 			}
 		} else {

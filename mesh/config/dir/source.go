@@ -13,8 +13,9 @@
 // The directory is scanned when the system says that something in it changed, and at intervals, and
 // its files are hashed, which detects every way of changing a file, including Kubernetes' exchange of
 // "..data". A change is loaded when two scans in a row found the same content, so that a file that is
-// being written is not loaded half. The package does not write
-// to the directory, and a document without a creationTimestamp has the zero time.
+// being written is not loaded half; at once if the system says that nobody writes to the files that
+// changed, and no document would be deleted. The package does not write to the directory, and a document
+// without a creationTimestamp has the zero time.
 //
 // A Source is run by one goroutine at a time; its other methods may be called from any.
 package dir
@@ -25,11 +26,15 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 )
 
@@ -142,6 +147,9 @@ type run struct {
 // scan scans the directory, loads it if it has changed, and returns the pause until the next scan.
 func (r *run) scan() time.Duration {
 	p, err := r.scanner.scan()
+	if err == nil && len(p) == 0 && len(r.current) > 0 {
+		err = errEmpty
+	}
 	r.source.directory(err)
 	if err != nil {
 		r.previous = nil
@@ -153,9 +161,10 @@ func (r *run) scan() time.Duration {
 	case r.current != nil && p.same(r.current):
 		r.changing = 0
 		return interval
-	case previous != nil && p.same(previous):
+	case previous != nil && p.same(previous) && !r.isBeingWritten(p):
+	case r.isWritten(p):
 	case r.changing >= maxRechecks && previous != nil:
-		p = p.onlyStable(previous)
+		p = r.onlyStable(p, previous)
 	default:
 		r.changing++
 		return recheck
@@ -166,18 +175,75 @@ func (r *run) scan() time.Duration {
 	return interval
 }
 
-// onlyStable returns the pass with the files that changed since the previous pass marked as
-// unreadable.
-func (p pass) onlyStable(previous pass) pass {
+// isWritten reports whether a pass can be loaded without another look: nobody writes to the files that
+// changed, what was read is all of them, and no document would be deleted. Whoever replaces a file in
+// steps deletes documents in the first.
+func (r *run) isWritten(p pass) bool {
+	if r.current == nil {
+		return false
+	}
+	for _, o := range r.changed(p) {
+		if o.err != nil || writersOf(r.path(o)) != noWriters {
+			return false
+		}
+		if data, err := userfile.Read(r.path(o)); err != nil || xxhash.Sum64(data) != o.hash {
+			return false
+		}
+	}
+	documents, _ := r.source.files.load(p).documents()
+	return !slices.ContainsFunc(r.source.index.All(), func(c *config.Config) bool { return documents[c.Meta.Key] == nil })
+}
+
+// isBeingWritten reports that somebody has one of the files open for writing that changed.
+func (r *run) isBeingWritten(p pass) bool {
+	return slices.ContainsFunc(r.changed(p), func(o observed) bool { return writersOf(r.path(o)) == someWriters })
+}
+
+// changed returns the files that are not as they were loaded.
+func (r *run) changed(p pass) (changed []observed) {
+	for _, o := range p {
+		if loaded, ok := r.current.find(o.name); !ok || !loaded.same(o) {
+			changed = append(changed, o)
+		}
+	}
+	return changed
+}
+
+func (r *run) path(o observed) string {
+	return filepath.Join(r.source.dir, filepath.FromSlash(o.name))
+}
+
+// find returns the file of a name.
+func (p pass) find(name string) (observed, bool) {
+	i, ok := slices.BinarySearchFunc(p, name, func(o observed, name string) int { return strings.Compare(o.name, name) })
+	if !ok {
+		return observed{}, false
+	}
+	return p[i], true
+}
+
+// onlyStable returns a pass with the files marked as unreadable that changed since the previous pass, or
+// that somebody writes to.
+func (r *run) onlyStable(p, previous pass) pass {
 	marked := slices.Clone(p)
-	for i, o := range marked {
-		j, found := slices.BinarySearchFunc(previous, o.name, func(f observed, name string) int { return strings.Compare(f.name, name) })
-		if !found || !previous[j].same(o) {
-			marked[i] = observed{name: o.name, info: o.info, err: errors.New("it keeps changing while it is read")}
+	for _, o := range r.changed(p) {
+		reason := ""
+		if writersOf(r.path(o)) == someWriters {
+			reason = "somebody has it open for writing"
+		}
+		if before, ok := previous.find(o.name); !ok || !before.same(o) {
+			reason = "it keeps changing while it is read"
+		}
+		if reason != "" {
+			marked[slices.IndexFunc(p, o.same)] = observed{name: o.name, info: o.info, err: errors.New(reason)}
 		}
 	}
 	return marked
 }
+
+// errEmpty is that of a directory that had files and has none: a volume that is not mounted, or a checkout
+// that has not been made, looks like that.
+var errEmpty = errors.New("it has no file *.yaml, *.yml or *.json any more; to delete all documents, leave one with a comment")
 
 // directory records whether the directory can be read.
 func (s *Source) directory(err error) {

@@ -51,8 +51,82 @@ func TestChangesAreSeenOnce(t *testing.T) {
 		}
 		b.rename("a.yaml", "z.yaml")
 		b.expect()
+		b.write("empty.yaml", "# no document\n")
 		b.remove("z.yaml")
 		b.expect("delete WorkloadEntry default/a", "delete WorkloadEntry default/c")
+	})
+}
+
+// A document whose place changes together with a mistake keeps its last valid content (mesh.md M6).
+func TestADocumentThatMovesWithAMistakeIsNotDeleted(t *testing.T) {
+	files := map[string]string{"a.yaml": entry("a", "1") + entry("b", "1"), "c.yaml": entry("c", "1")}
+	for name, tc := range map[string]struct {
+		moves func(*bench)
+		mends func(*bench)
+	}{
+		"its file is renamed": {
+			func(b *bench) {
+				b.write("a.yaml", wrong("a")+entry("b", "1"))
+				b.settle()
+				b.rename("a.yaml", "z.yaml")
+			},
+			func(b *bench) { b.write("z.yaml", entry("a", "2")+entry("b", "1")) },
+		},
+		"it moves to another file": {
+			func(b *bench) { b.write("c.yaml", entry("c", "1")+wrong("a")); b.write("a.yaml", entry("b", "1")) },
+			func(b *bench) { b.write("c.yaml", entry("c", "1")+entry("a", "2")) },
+		},
+		"its file is renamed and cannot be parsed": {
+			func(b *bench) { b.write("z.yaml", "{"); b.remove("a.yaml") },
+			func(b *bench) { b.write("z.yaml", entry("a", "2")+entry("b", "1")) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			on(t, files, func(b *bench) {
+				b.run()
+				b.expect("add WorkloadEntry default/a", "add WorkloadEntry default/b", "add WorkloadEntry default/c")
+				tc.moves(b)
+				b.expect()
+				b.write("d.yaml", entry("d", "1")) // the next load keeps it, too
+				b.expect("add WorkloadEntry default/d")
+				tc.mends(b)
+				b.expect("change WorkloadEntry default/a")
+				b.problems()
+				b.remove("d.yaml")
+				b.expect("delete WorkloadEntry default/d")
+			})
+		})
+	}
+}
+
+// A file that never could be parsed does not keep the documents of others that are deleted.
+func TestAFileOfNoDocumentsKeepsNothing(t *testing.T) {
+	on(t, map[string]string{"a.yaml": entry("a", "1"), "b.yaml": entry("b", "1"), "broken.yaml": "{"}, func(b *bench) {
+		b.run()
+		b.expect("add WorkloadEntry default/a", "add WorkloadEntry default/b")
+		b.remove("a.yaml")
+		b.expect("delete WorkloadEntry default/a")
+	})
+}
+
+// What looks like a volume that is not mounted, or like a file of which nothing is written yet, deletes
+// nothing.
+func TestWhatIsEmptyDeletesNothing(t *testing.T) {
+	on(t, map[string]string{"a.yaml": entry("a", "1"), "b.yaml": entry("b", "1")}, func(b *bench) {
+		b.run()
+		b.expect("add WorkloadEntry default/a", "add WorkloadEntry default/b")
+		b.write("a.yaml", "")
+		b.expect()
+		b.problems("a.yaml: it has no documents any more; those that it had stay in use: delete the file to delete them")
+		b.write("a.yaml", entry("a", "2"))
+		b.expect("change WorkloadEntry default/a")
+		b.rename("a.yaml", "a.bak")
+		b.rename("b.yaml", "b.bak")
+		b.expect()
+		b.problems("DIR: the directory cannot be read: it has no file *.yaml, *.yml or *.json any more; to delete all documents, leave one with a comment")
+		b.rename("a.bak", "a.yaml")
+		b.expect("delete WorkloadEntry default/b")
+		b.problems()
 	})
 }
 
@@ -246,8 +320,12 @@ func TestAFileThatKeepsChangingDoesNotHoldUpTheOthers(t *testing.T) {
 		b.run()
 		b.expect("add WorkloadEntry default/a", "add WorkloadEntry default/b")
 		b.write("b.yaml", entry("b", "2"))
+		writer, err := os.OpenFile(filepath.Join(b.dir, "a.yaml"), os.O_WRONLY, 0)
+		check(t, err)
+		defer func() { check(t, writer.Close()) }()
 		for i := range 2 * maxRechecks {
-			b.write("a.yaml", entry("a", fmt.Sprint("x", i)))
+			_, err := writer.WriteAt([]byte(entry("a", fmt.Sprint("x", 10+i))), 0)
+			check(t, err)
 			time.Sleep(recheck)
 			synctest.Wait()
 			if slices.Contains(b.events(), "change WorkloadEntry default/b") {

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"sync/atomic"
 	"time"
@@ -104,9 +105,10 @@ func (e *Environment) assemble() {
 		},
 	}
 	e.discovery = e.registries(e.config, options)
+	metrics := server.NewMetrics(e.metrics)
 	e.server = server.New(server.Config{
 		Reader: e.config, Discovery: e.discovery, Shards: shards, Domain: e.cfg.Domain,
-		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, Metrics: server.NewMetrics(e.metrics), Log: e.cfg.Log,
+		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, Metrics: metrics, Log: e.cfg.Log,
 	})
 	for _, kind := range []config.Kind{
 		config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication,
@@ -114,7 +116,16 @@ func (e *Environment) assemble() {
 	} {
 		e.config.RegisterHandler(kind, e.server.ConfigChanged)
 	}
-	e.xds = downstream.New(downstream.Config{State: e.server, Identifier: "holdfast-mesh/" + e.cfg.Version, Log: e.cfg.Log})
+	e.config.RegisterHandler(config.Namespace, e.namespaceChanged)
+	e.xds = downstream.New(downstream.Config{State: e.server, Observer: metrics, Identifier: "holdfast-mesh/" + e.cfg.Version, Log: e.cfg.Log})
+}
+
+// namespaceChanged requests a push if a Namespace has other labels, which the mesh configuration
+// selects by, or other annotations, which services inherit.
+func (e *Environment) namespaceChanged(ev config.Event) {
+	if ev.Old == nil || ev.New == nil || !maps.Equal(ev.Old.Labels, ev.New.Labels) || !maps.Equal(ev.Old.Annotations, ev.New.Annotations) {
+		e.server.ConfigChanged(ev)
+	}
 }
 
 // registries returns the registries of documents as one.
@@ -142,6 +153,26 @@ func transport(cfg Config) (*tls.Config, error) {
 		}
 		return nil, nil
 	}
+	conf, err := readTLS(cfg)
+	if err != nil {
+		return nil, err
+	}
+	// The files are read again for each connection: they are small, and proxies connect seldom.
+	var last atomic.Pointer[tls.Config]
+	last.Store(conf)
+	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		conf, err := readTLS(cfg)
+		if err != nil {
+			cfg.Log.Error("TLS files cannot be read; the last ones stay in use", "err", err)
+			return last.Load(), nil
+		}
+		last.Store(conf)
+		return conf, nil
+	}}, nil
+}
+
+// readTLS reads the TLS files.
+func readTLS(cfg Config) (*tls.Config, error) {
 	pair, err := dial.KeyPair(cfg.TLSCert, cfg.TLSKey)
 	if err != nil {
 		return nil, fmt.Errorf("--tls-cert, --tls-key: %w", err)

@@ -74,7 +74,7 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.StringVar(&cfg.TLSListen, "tls-listen", "", "`ADDR`, host:port, of xDS with TLS, such as :15012; empty: none")
 	flags.StringVar(&cfg.TLSCert, "tls-cert", "", "PEM `FILE` of the certificate and its chain; with --tls-key")
 	flags.StringVar(&cfg.TLSKey, "tls-key", "", "PEM `FILE` of the private key of --tls-cert")
-	flags.StringVar(&cfg.TLSClientCA, "tls-client-ca", "", "PEM `FILE` of the CAs to trust for client certificates; empty: clients need none")
+	flags.StringVar(&cfg.TLSClientCA, "tls-client-ca", "", "PEM `FILE` of the CAs to trust for client certificates; a SPIFFE ID must be the node's; empty: clients need none")
 	flags.StringVar(&cfg.Admin, "admin", defaultAdmin, "`ADDR`, host:port, of status and metrics; empty: none")
 	flags.StringVar(&cfg.Domain, "domain", config.DefaultDomain, "DNS `DOMAIN` of Kubernetes Services")
 	flags.StringVar(&cfg.Cluster, "cluster", "", "`ID` of the cluster whose Services the documents describe")

@@ -44,6 +44,9 @@ func (g *Generator) outboundClusters(v *proxy.View, services []*service.Service,
 				continue
 			}
 			g.addCluster(v, svc, port, nil, rule, out)
+			if svc.Resolution == service.DynamicDNS {
+				continue // it has no endpoints of which a subset could be some
+			}
 			for _, subset := range rule.Subsets() {
 				g.addCluster(v, svc, port, subset, rule, out)
 			}
@@ -58,15 +61,18 @@ func (g *Generator) addCluster(v *proxy.View, svc *service.Service, port service
 			CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{},
 		},
 		view: v, svc: svc, port: port, subset: subset, rule: rule,
-		policy: policyOf(rule, subset, port),
+		policy: g.clusterPolicyOf(rule, subset, port),
 		http:   &httpv3.HttpProtocolOptions{},
 	}
-	c.AltStatName = c.Name + ";"
+	c.AltStatName = g.outboundStatName(c.Name, svc, port, subset.GetName()) + ";"
 	c.setProtocol(port.Protocol)
 	if !g.setDiscovery(c) {
 		return
 	}
 	g.applyPolicy(c)
+	if svc.Resolution == service.DynamicDNS {
+		c.resolveHosts()
+	}
 	if g.snap.Mesh.GetDefaultConfig().GetProxyHeaders().GetPreserveHttp1HeaderCase().GetValue() {
 		c.preserveCase()
 	}
@@ -79,8 +85,13 @@ func (g *Generator) addCluster(v *proxy.View, svc *service.Service, port service
 }
 
 // setDiscovery says where the cluster's endpoints come from. It returns false if the cluster has
-// endpoints of DNS names and there is none: Envoy would reject it.
+// endpoints of DNS names and there is none, which Envoy would reject, or if it is to resolve hosts that
+// a protocol does not name.
 func (g *Generator) setDiscovery(c *outboundCluster) bool {
+	if c.svc.Resolution == service.DynamicDNS {
+		c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
+		return c.port.Protocol.IsHTTP() || c.port.Protocol.IsTLS()
+	}
 	kind := clusterv3.Cluster_EDS
 	switch c.svc.Resolution {
 	case service.DNS:
@@ -194,7 +205,7 @@ func (c *outboundCluster) isHTTP2() bool {
 // HTTP/1.1.
 func (c *outboundCluster) finish() {
 	o := c.http
-	if o.CommonHttpProtocolOptions == nil && o.UpstreamProtocolOptions == nil && o.UpstreamHttpProtocolOptions == nil {
+	if o.CommonHttpProtocolOptions == nil && o.UpstreamProtocolOptions == nil && o.UpstreamHttpProtocolOptions == nil && o.OutlierDetection == nil {
 		return
 	}
 	if o.UpstreamProtocolOptions == nil {
@@ -222,24 +233,37 @@ func (g *Generator) addStandardClusters(sidecar bool, out Set) {
 // originalDestination returns a cluster that forwards a connection to its original destination,
 // bound to a source address if that is not empty.
 func (g *Generator) originalDestination(name, source string) *clusterv3.Cluster {
-	c := &clusterv3.Cluster{
-		Name: name, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST},
-		ConnectTimeout: g.snap.Mesh.GetConnectTimeout(), LbPolicy: clusterv3.Cluster_CLUSTER_PROVIDED,
-		CircuitBreakers: &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{unlimited()}},
-		TypedExtensionProtocolOptions: map[string]*anypb.Any{httpOptions: pack(&httpv3.HttpProtocolOptions{
-			CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{IdleTimeout: seconds(5 * time.Minute)},
-			UpstreamProtocolOptions:   clientProtocol(),
-		})},
+	c := &outboundCluster{
+		Cluster: &clusterv3.Cluster{
+			Name: name, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST},
+			LbPolicy: clusterv3.Cluster_CLUSTER_PROVIDED,
+		},
+		http: &httpv3.HttpProtocolOptions{},
 	}
 	if source != "" {
 		c.UpstreamBindConfig = &corev3.BindConfig{SourceAddress: socketAddress(source, 0)}
 	}
-	return c
+	g.finishUnknown(c)
+	return c.Cluster
+}
+
+// finishUnknown gives a cluster of unknown destinations the limits that the mesh configuration sets for
+// all clusters, and makes it speak what the client speaks.
+func (g *Generator) finishUnknown(c *outboundCluster) {
+	g.applyConnectionPool(c, g.snap.Mesh.GetDefaultTrafficPolicy().GetConnectionPool(), nil)
+	c.useClientProtocol()
+	if c.http.CommonHttpProtocolOptions == nil {
+		c.http.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{}
+	}
+	if c.http.CommonHttpProtocolOptions.IdleTimeout == nil {
+		c.http.CommonHttpProtocolOptions.IdleTimeout = seconds(5 * time.Minute)
+	}
+	c.finish()
 }
 
 // assignment returns the endpoints of a cluster of DNS names.
 func (g *Generator) assignment(c *outboundCluster) *endpointv3.ClusterLoadAssignment {
-	a := assign(c.Name, c.view, g.selectEndpoints(c.svc, c.port, c.subset), g.localitySetting(c.policy))
+	a := assign(c.Name, c.view, g.selectEndpoints(c.view, c.svc, c.port, c.subset), g.preferenceOf(c.policy, c.svc))
 	if c.svc.Resolution == service.DNSRoundRobin && len(a.Endpoints) > 1 {
 		// LOGICAL_DNS has one endpoint: the first.
 		a.Endpoints = a.Endpoints[:1]
@@ -252,9 +276,24 @@ func (g *Generator) assignment(c *outboundCluster) *endpointv3.ClusterLoadAssign
 	return a
 }
 
-// selectEndpoints returns the endpoints of a port of a service that a subset selects.
-func (g *Generator) selectEndpoints(svc *service.Service, port service.Port, subset *networking.Subset) []*service.Endpoint {
+// selectEndpoints returns the endpoints of a port of a service that a subset selects and the proxy may
+// use: of its own node or cluster only, if the service or the mesh configuration says so.
+func (g *Generator) selectEndpoints(v *proxy.View, svc *service.Service, port service.Port, subset *networking.Subset) []*service.Endpoint {
+	cluster := ""
+	if svc.NodeLocal || g.snap.ClusterLocal(svc.Hostname) {
+		cluster = v.Cluster()
+	}
 	return slices.DeleteFunc(slices.Clone(g.endpoints.Endpoints(svc.Key())), func(ep *service.Endpoint) bool {
-		return ep.PortName != port.Name || !proxy.Selects(subset.GetLabels(), ep.Labels)
+		return ep.PortName != port.Name || !proxy.Selects(subset.GetLabels(), ep.Labels) ||
+			cluster != "" && ep.Cluster != cluster || svc.NodeLocal && ep.Node != v.NodeName()
 	})
+}
+
+// virtualAddresses returns the addresses by which clients of a proxy reach a service: its own or, if it
+// has none and the proxy captures DNS, its automatic ones.
+func virtualAddresses(v *proxy.View, svc *service.Service) []string {
+	if own := svc.AddressesIn(v.Cluster()); len(own) > 0 || len(svc.AutoAddresses) == 0 || !v.CapturesDNS() {
+		return own
+	}
+	return svc.AutoAddresses
 }

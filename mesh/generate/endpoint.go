@@ -40,7 +40,8 @@ func (g *Generator) Assignment(v *proxy.View, cluster string) *xds.Resource {
 		}
 		subset = rule.Subsets()[i]
 	}
-	a := assign(cluster, v, g.selectEndpoints(svc, port, subset), g.localitySetting(policyOf(rule, subset, port)))
+	preference := g.preferenceOf(policyOf(rule, subset, port), svc)
+	a := assign(cluster, v, g.selectEndpoints(v, svc, port, subset), preference)
 	return resource(xds.EndpointType, cluster, a)
 }
 
@@ -52,20 +53,26 @@ func (g *Generator) serviceOf(v *proxy.View, host service.Hostname) *service.Ser
 	return g.snap.Service(v.Namespace(), host)
 }
 
-// assign returns the assignment of healthy endpoints: one group for each locality, with priorities
-// and weights as seen from the proxy if setting is not nil.
-func assign(cluster string, v *proxy.View, endpoints []*service.Endpoint, setting *networking.LocalityLoadBalancerSetting) *endpointv3.ClusterLoadAssignment {
+// assign returns the assignment of endpoints: one group for each locality, with priorities and weights
+// as seen from the proxy if some are preferred. They are the healthy ones, and those that are not
+// ready if their health decides when others are used.
+func assign(cluster string, v *proxy.View, endpoints []*service.Endpoint, prefer preference) *endpointv3.ClusterLoadAssignment {
 	groups := make(map[string][]*service.Endpoint)
-	families := v.Families()
+	families, setting := v.Families(), prefer.locality
+	usable := func(ep *service.Endpoint) bool {
+		return ep.Health == service.Healthy || prefer.byHealth && ep.Health == service.UnHealthy
+	}
+	// If none has an address family of the node, the proxy gets all: it may reach more than the node says.
+	other := !slices.ContainsFunc(endpoints, func(ep *service.Endpoint) bool { return usable(ep) && reachable(families, ep.Address) })
 	for _, ep := range endpoints {
-		if ep.Health == service.Healthy && reachable(families, ep.Address) {
+		if usable(ep) && (other || reachable(families, ep.Address)) {
 			groups[ep.Locality] = append(groups[ep.Locality], ep)
 		}
 	}
 	a := &endpointv3.ClusterLoadAssignment{ClusterName: cluster}
 	distribution, distributes := distributionFor(v, setting)
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
-		for priority, members := range byPriority(v, setting, name, groups[name]) {
+		for priority, members := range byPriority(v, prefer, name, groups[name]) {
 			l := &endpointv3.LocalityLbEndpoints{Locality: locality(name), Priority: priority}
 			total := uint32(0)
 			for _, ep := range members {
@@ -109,7 +116,17 @@ func locality(name string) *corev3.Locality {
 
 // byPriority returns the endpoints of a locality by priority. A setting has either percentages for
 // localities or priorities.
-func byPriority(v *proxy.View, setting *networking.LocalityLoadBalancerSetting, name string, members []*service.Endpoint) map[uint32][]*service.Endpoint {
+func byPriority(v *proxy.View, prefer preference, name string, members []*service.Endpoint) map[uint32][]*service.Endpoint {
+	setting := prefer.locality
+	if zones := prefer.zones; zones != nil {
+		out := make(map[uint32][]*service.Endpoint)
+		for _, ep := range members {
+			// Of those with the same labels, the nearest region.
+			p := labelPriority(v, zones.GetFailoverPriority(), ep)*3 + regionPriority(v, zones, name)
+			out[p] = append(out[p], ep)
+		}
+		return out
+	}
 	switch {
 	case setting == nil || len(setting.GetDistribute()) > 0:
 		return map[uint32][]*service.Endpoint{0: members}
@@ -155,19 +172,46 @@ func localityPriority(v *proxy.View, setting *networking.LocalityLoadBalancerSet
 	return 3
 }
 
+// regionPriority returns 0 for the proxy's own region, 1 for the region to which it fails over, and 2 for
+// the others.
+func regionPriority(v *proxy.View, zones *networking.ZoneAwareLoadBalancerSetting, name string) uint32 {
+	own, is := v.Locality().GetRegion(), locality(name).GetRegion()
+	if own == is {
+		return 0
+	}
+	for _, failover := range zones.GetFailover() {
+		if failover.GetFrom() == own {
+			if failover.GetTo() == is {
+				return 1
+			}
+			return 2
+		}
+	}
+	return 2
+}
+
+// labelNetwork is the label of the network of an endpoint or a proxy.
+const labelNetwork = "topology.istio.io/network"
+
 // labelPriority returns how many of the labels, from the first that differs on, do not count: a label
 // is a key, whose value must be the proxy's, or key=value. A label that neither has does not differ.
-func labelPriority(v *proxy.View, labels []string, ep *service.Endpoint) uint32 {
+// As in Istio, the network as the first label comes before all others: the endpoints of other networks
+// have the same order among themselves, after those of the proxy's own.
+func labelPriority(v *proxy.View, labels []string, ep *service.Endpoint) (priority uint32) {
 	for i, label := range labels {
 		key, value, fixed := strings.Cut(label, "=")
 		if !fixed {
 			value = v.Label(key)
 		}
-		if ep.Labels[key] != value {
-			return uint32(len(labels) - i)
+		switch {
+		case ep.Labels[key] == value:
+		case i == 0 && label == labelNetwork:
+			priority = uint32(len(labels))
+		default:
+			return priority + uint32(len(labels)-i)
 		}
 	}
-	return 0
+	return priority
 }
 
 // distributionFor returns the percentages that the setting gives to localities for requests from the

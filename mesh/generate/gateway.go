@@ -156,15 +156,21 @@ func (b *gatewayBuilder) addPort(port *gatewayPort) {
 	}
 	inspects(m, distinct)
 	setChains(m, distinct, nil)
+	b.logUnmatched(m)
+	m.PerConnectionBufferLimitBytes = atLeastZero(b.connectionSettings(gateway).GetListenerPerConnectionBufferLimitBytes())
 	b.listeners.add(xds.ListenerType, m.Name, m)
 }
 
 // manager returns the HTTP connection manager of a port.
 func (b *gatewayBuilder) manager(bind string, port *gatewayPort, routes string) *listenerv3.Filter {
-	return b.httpManager(manager{
+	m := manager{
 		statPrefix: "outbound_" + listenerName(bind, port.target) + ";", direction: gateway, protocol: service.HTTP,
 		routes: routes, hops: b.topology().GetNumTrustedProxies(),
-	})
+	}
+	if slices.ContainsFunc(b.gatewayServices(b.view), func(svc *service.Service) bool { return svc.Resolution == service.DynamicDNS }) {
+		m.dynamic = b.view
+	}
+	return b.httpManager(m)
 }
 
 // httpsChain returns the chain of a server of HTTPS, and adds its routes.

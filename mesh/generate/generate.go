@@ -25,9 +25,11 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
-// Endpoints returns the endpoints of a service, in stable order. service.Shards does.
+// Endpoints returns the endpoints of a service, in stable order, and the SPIFFE ids that they have,
+// sorted. service.Shards does.
 type Endpoints interface {
 	Endpoints(key service.Key) []*service.Endpoint
+	ServiceAccounts(key service.Key) []string
 }
 
 // Generator makes resources from one snapshot.

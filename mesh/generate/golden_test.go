@@ -33,7 +33,13 @@ type mesh struct {
 }
 
 // load reads documents, which must be valid. It must run in a synctest bubble.
-func load(t *testing.T, documents []byte) *mesh {
+func load(t testing.TB, documents []byte) *mesh {
+	t.Helper()
+	return loadAnd(t, documents, func(*config.Memory) { synctest.Wait() })
+}
+
+// loadAnd reads documents. wait returns when the store has synced.
+func loadAnd(t testing.TB, documents []byte, wait func(*config.Memory)) *mesh {
 	t.Helper()
 	store := config.NewMemory()
 	shards := &service.Shards{}
@@ -57,7 +63,7 @@ func load(t *testing.T, documents []byte) *mesh {
 	ctx, stop := context.WithCancel(context.Background())
 	ran := make(chan error, 1)
 	go func() { ran <- store.Run(ctx) }()
-	synctest.Wait()
+	wait(store)
 	stop()
 	<-ran
 	if !store.HasSynced() {
@@ -102,7 +108,7 @@ func (m *mesh) all(p *proxy.Proxy) []*xds.Resource {
 	g := New(push.New(m, config.DefaultDomain, nil, nil, true), m.shards)
 	var out []*xds.Resource
 	for _, half := range []*Resources{g.Outbound(proxy.NewView(p)), g.Inbound(proxy.NewView(p))} {
-		for _, set := range []Set{half.Clusters, half.Listeners, half.Routes} {
+		for _, set := range []Set{half.Clusters, half.Listeners, half.Routes, half.VirtualHosts} {
 			for _, r := range set {
 				out = append(out, r)
 				if a := g.Assignment(proxy.NewView(p), r.Name); r.EDSName != "" && a != nil {

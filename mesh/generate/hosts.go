@@ -31,7 +31,7 @@ type hosts struct {
 }
 
 // addOutboundRoutes adds the routes of each HTTP port of a sidecar.
-func (g *Generator) addOutboundRoutes(v *proxy.View, scope *push.Scope, out Set) {
+func (g *Generator) addOutboundRoutes(v *proxy.View, scope *push.Scope, out *Resources) {
 	catchAll := scope.Egress[len(scope.Egress)-1]
 	for _, e := range scope.Egress {
 		if own := e.Listener.GetPort(); own != nil {
@@ -54,14 +54,14 @@ func (g *Generator) addOutboundRoutes(v *proxy.View, scope *push.Scope, out Set)
 	}
 	for _, port := range httpPorts(catchAll.Services) {
 		name := strconv.Itoa(int(port))
-		if out[name] == nil {
+		if out.Routes[name] == nil {
 			g.addRoutes(v, scope, catchAll, name, port, out)
 		}
 	}
 	for _, svc := range catchAll.Services {
 		for _, port := range svc.Ports {
 			if port.Protocol == service.Unsupported {
-				g.addOwnRoutes(v, scope, catchAll, svc, port, out)
+				g.addOwnRoutes(v, scope, catchAll, svc, port, out.Routes)
 			}
 		}
 	}
@@ -90,13 +90,23 @@ func (g *Generator) newHosts(v *proxy.View, scope *push.Scope, e *push.Egress, p
 	}
 }
 
-// addRoutes adds the routes of a port, or of all ports for 0, under a name.
-func (g *Generator) addRoutes(v *proxy.View, scope *push.Scope, e *push.Egress, name string, port uint32, out Set) {
+// addRoutes adds the routes of a port, or of all ports for 0, under a name. The virtual host of unknown
+// hosts is always part of them.
+func (g *Generator) addRoutes(v *proxy.View, scope *push.Scope, e *push.Egress, name string, port uint32, out *Resources) {
 	h := g.newHosts(v, scope, e, port)
 	h.addAll()
+	if v.VirtualHosts() {
+		for _, host := range h.out {
+			out.VirtualHosts.add(xds.VirtualHostType, name+"/"+host.Name, host)
+		}
+		routes := routeConfiguration(name, []*routev3.VirtualHost{h.unknownHost()})
+		routes.Vhds = &routev3.Vhds{ConfigSource: ads()}
+		out.Routes.add(xds.RouteType, name, routes)
+		return
+	}
 	slices.SortFunc(h.out, func(a, b *routev3.VirtualHost) int { return cmp.Compare(a.Name, b.Name) })
 	h.out = append(h.out, h.unknownHost())
-	out.add(xds.RouteType, name, routeConfiguration(name, h.out))
+	out.Routes.add(xds.RouteType, name, routeConfiguration(name, h.out))
 }
 
 // addOwnRoutes adds the routes of one service and port, for the listener of its address.
@@ -279,7 +289,7 @@ func (h *hosts) domainsOf(svc *service.Service) []string {
 			domains = append(domains, "*."+name)
 		}
 	}
-	for _, address := range svc.AddressesIn(h.view.Cluster()) {
+	for _, address := range virtualAddresses(h.view, svc) {
 		if p, err := parsePrefix(address); err == nil && p.IsSingleIP() && !p.Addr().IsUnspecified() {
 			domains = append(domains, bracketed(p.Addr().String()))
 		}
@@ -351,6 +361,9 @@ func (h *hosts) toService(svc *service.Service, port service.Port) *routev3.Rout
 // unknownHost returns the virtual host of requests to hosts that no service has.
 func (h *hosts) unknownHost() *routev3.VirtualHost {
 	vh := &routev3.VirtualHost{Name: "allow_any", Domains: []string{"*"}, IncludeRequestAttemptCount: h.countsAttempts()}
+	if h.scope.OutboundDynamic {
+		return h.dynamicHostOf()
+	}
 	if !h.scope.OutboundAny {
 		vh.Name = "block_all"
 		vh.Routes = []*routev3.Route{{

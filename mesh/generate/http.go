@@ -26,6 +26,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
@@ -59,6 +60,9 @@ type manager struct {
 	// routes is the name of its routes (RDS), or config has them.
 	routes string
 	config *routev3.RouteConfiguration
+	// dynamic is the proxy if some requests go to the addresses of the hosts that they name; nil if none
+	// does.
+	dynamic *proxy.View
 	// hops is how many proxies before a gateway are trusted.
 	hops uint32
 }
@@ -87,6 +91,7 @@ func (g *Generator) httpManager(m manager) *listenerv3.Filter {
 		out.HttpProtocolOptions = &corev3.Http1ProtocolOptions{HeaderKeyFormat: preservedCase()}
 	}
 	g.normalizePaths(out)
+	g.setConnections(out, m.direction)
 	if m.protocol == service.GRPCWeb {
 		out.HttpFilters = append(out.HttpFilters, httpFilter(grpcWebFilter, &grpcwebv3.GrpcWeb{}))
 	}
@@ -97,8 +102,12 @@ func (g *Generator) httpManager(m manager) *listenerv3.Filter {
 		}),
 		httpFilter(faultFilter, &faultv3.HTTPFault{}),
 		httpFilter(corsFilter, &corsv3.Cors{}),
-		httpFilter(routerFilter, &routerv3.Router{SuppressEnvoyHeaders: headers.GetEnvoyDebugHeaders().GetDisabled().GetValue()}),
 	)
+	if m.dynamic != nil {
+		out.HttpFilters = append(out.HttpFilters, dynamicForwardProxy(m.dynamic))
+	}
+	out.HttpFilters = append(out.HttpFilters,
+		httpFilter(routerFilter, &routerv3.Router{SuppressEnvoyHeaders: headers.GetEnvoyDebugHeaders().GetDisabled().GetValue()}))
 	return networkFilter(managerFilter, out)
 }
 

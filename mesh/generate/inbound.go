@@ -13,6 +13,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
 
@@ -44,6 +45,7 @@ type inboundPort struct {
 	tls      *networking.ServerTLSSettings
 	origin   config.Key
 	target   *proxy.Target // nil for a port of a Sidecar alone
+	unknown  bool          // nobody says what it is: connections are passed on
 }
 
 // addInbound adds what a sidecar needs for connections to its workload.
@@ -62,6 +64,7 @@ func (g *Generator) addInbound(v *proxy.View, scope *push.Scope, clusters, liste
 			setAddresses(m, p.binds, p.number)
 			inspects(m, own)
 			setChains(m, own, nil)
+			g.logUnmatched(m)
 			listeners.add(xds.ListenerType, m.Name, m)
 			continue
 		}
@@ -128,7 +131,7 @@ func (g *Generator) inboundPorts(v *proxy.View, scope *push.Scope) (ports []inbo
 		return ports
 	}
 	for _, t := range v.Targets() {
-		if !seen[t.TargetPort] && t.Protocol != service.UDP {
+		if !seen[t.TargetPort] && t.Protocol != service.UDP && g.snap.Discovers(t.Service.Namespace) {
 			seen[t.TargetPort] = true
 			ports = append(ports, inboundPort{
 				number: t.TargetPort, protocol: t.Protocol, target: &t, pool: scope.Sidecar.GetInboundConnectionPool(),
@@ -153,17 +156,21 @@ func afterTLS(p service.Protocol) service.Protocol {
 func (g *Generator) addInboundCluster(v *proxy.View, p inboundPort, out Set) {
 	name := inboundClusterName(p.number)
 	c := &outboundCluster{
-		Cluster: &clusterv3.Cluster{Name: name, AltStatName: name + ";", Metadata: originMetadata(p.origin)},
+		Cluster: &clusterv3.Cluster{Name: name, AltStatName: g.inboundStatName(name, p) + ";", Metadata: originMetadata(p.origin)},
 		view:    v, port: service.Port{Number: p.number, Protocol: p.protocol}, http: &httpv3.HttpProtocolOptions{},
 	}
 	c.setProtocol(p.protocol)
 	pool := p.pool
-	if pool == nil && p.target != nil {
-		// What a client may open, the server must accept.
-		pool = policyOf(g.snap.DestinationRule(v, p.target.Service), nil, p.target.Port).GetConnectionPool()
+	if pool == nil {
+		var rule *push.DestinationRule
+		if p.target != nil {
+			// What a client may open, the server must accept.
+			rule, c.port = g.snap.DestinationRule(v, p.target.Service), p.target.Port
+		}
+		pool = g.clusterPolicyOf(rule, nil, c.port).GetConnectionPool()
 	}
 	g.applyConnectionPool(c, pool, nil)
-	if address := workloadAddress(v, p); address != nil {
+	if address := g.workloadAddress(v, p); address != nil {
 		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
 		c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: []*endpointv3.LocalityLbEndpoints{{
 			LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}}}},
@@ -180,15 +187,17 @@ func (g *Generator) addInboundCluster(v *proxy.View, p inboundPort, out Set) {
 	out.add(xds.ClusterType, name, c.Cluster)
 }
 
-// workloadAddress returns where the workload listens; nil for where the connection went to.
-func workloadAddress(v *proxy.View, p inboundPort) *corev3.Address {
+// workloadAddress returns where the workload listens; nil for where the connection went to. The mesh
+// configuration may say that workloads listen on loopback.
+func (g *Generator) workloadAddress(v *proxy.View, p inboundPort) *corev3.Address {
 	if strings.HasPrefix(p.endpoint, "unix://") {
 		return addressOf(p.endpoint, 0)
 	}
 	host, text, err := net.SplitHostPort(p.endpoint)
 	port := p.number
 	if err != nil {
-		if !p.bound {
+		loopback := g.snap.Mesh.GetInboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_InboundTrafficPolicy_LOCALHOST
+		if !p.bound && (p.target == nil || !loopback) {
 			return nil
 		}
 		host = locals(v.Families())[0]
@@ -241,7 +250,7 @@ func (g *Generator) inboundChains(v *proxy.View, p inboundPort) (out []*chain) {
 func (g *Generator) inboundByProtocol(p inboundPort, finish func(*chain)) (out []*chain) {
 	name := listenerName("0.0.0.0", p.number)
 	cluster := inboundClusterName(p.number)
-	if p.number == 0 {
+	if p.unknown {
 		name, cluster = virtualInbound, inboundPassthrough
 	}
 	if p.protocol.IsHTTP() || p.protocol == service.Unsupported {
@@ -254,7 +263,7 @@ func (g *Generator) inboundByProtocol(p inboundPort, finish func(*chain)) (out [
 		out = append(out, c)
 	}
 	if !p.protocol.IsHTTP() {
-		out = append(out, &chain{name: name, origin: p.origin, filters: []*listenerv3.Filter{g.tcpProxy(cluster)}})
+		out = append(out, &chain{name: name, origin: p.origin, filters: []*listenerv3.Filter{g.tcpProxyNamed(g.inboundStatName(cluster, p), cluster)}})
 	}
 	for _, c := range out {
 		finish(c)
@@ -292,13 +301,17 @@ func (g *Generator) meshServerTLS(v *proxy.View, http bool) *tlsv3.DownstreamTls
 	common := &tlsv3.CommonTlsContext{
 		TlsParams:                      &tlsv3.TlsParameters{TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3},
 		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secret(v, meshCertificate)},
-		ValidationContextType:          validation(v, meshRoots, nil),
+		ValidationContextType:          g.meshPeers(v),
 		AlpnProtocols:                  []string{"istio-peer-exchange", "h2", "http/1.1"},
 	}
 	if http {
 		common.AlpnProtocols = []string{"h2", "http/1.1"}
 	}
 	common.TlsParams.TlsMinimumProtocolVersion = minimumTLS(g.snap.Mesh.GetMeshMTLS())
+	common.TlsParams.CipherSuites = meshCiphers
+	if own := g.snap.Mesh.GetMeshMTLS().GetCipherSuites(); len(own) > 0 {
+		common.TlsParams.CipherSuites = own
+	}
 	return &tlsv3.DownstreamTlsContext{CommonTlsContext: common, RequireClientCertificate: truth(true)}
 }
 
@@ -317,15 +330,33 @@ func (g *Generator) virtualInbound(v *proxy.View, chains []*chain, quiet []uint3
 	all := append([]*chain{
 		// A connection to the listener itself would be passed to itself without end.
 		{name: "virtualInbound-blackhole", port: port, filters: []*listenerv3.Filter{g.tcpProxy(blackHole)}},
-	}, g.inboundChains(v, inboundPort{protocol: service.Unsupported})...)
+	}, g.inboundChains(v, inboundPort{protocol: service.Unsupported, unknown: true})...)
 	all = append(all, chains...)
+	all = append(all, g.unknownPortChains(v, chains)...)
 	m.ListenerFilters = append(m.ListenerFilters, originalDestinationFilter())
 	inspects(m, all)
 	for _, f := range m.ListenerFilters[1:] {
 		excludePorts(f, quiet)
 	}
 	setChains(m, all, nil)
+	g.logUnmatched(m)
 	return m
+}
+
+// unknownPortChains returns the chains of the ports for which a PeerAuthentication has a mode of its own,
+// and which nobody else knows: their connections are passed on, but in this mode.
+func (g *Generator) unknownPortChains(v *proxy.View, known []*chain) (out []*chain) {
+	for _, number := range g.snap.MTLSPorts(v.Namespace(), v.SelectedBy) {
+		if slices.ContainsFunc(known, func(c *chain) bool { return c.port == number }) {
+			continue
+		}
+		own := g.inboundChains(v, inboundPort{number: number, protocol: service.Unsupported, unknown: true})
+		for _, c := range own {
+			c.port = number
+		}
+		out = append(out, own...)
+	}
+	return out
 }
 
 // downstreamTLS returns how TLS is ended as a Gateway or a Sidecar says.

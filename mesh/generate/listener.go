@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
@@ -33,8 +34,11 @@ type chain struct {
 	applications []string // ALPN, or what the HTTP inspector finds
 	transport    string   // "tls" or "raw_buffer"; "" for any
 	filters      []*listenerv3.Filter
-	tls          *tlsv3.DownstreamTlsContext
-	origin       config.Key
+	// later returns the filters if filters is nil: most chains of a port that many services have are
+	// left out.
+	later  func() []*listenerv3.Filter
+	tls    *tlsv3.DownstreamTlsContext
+	origin config.Key
 }
 
 // takesAll reports whether the chain takes every connection.
@@ -88,7 +92,11 @@ func (c *chain) match() *listenerv3.FilterChainMatch {
 func (c *chain) sameMatch(o *chain) bool { return proto.Equal(c.match(), o.match()) }
 
 func (c *chain) message() *listenerv3.FilterChain {
-	out := &listenerv3.FilterChain{Name: c.name, Filters: c.filters, FilterChainMatch: c.match(), Metadata: originMetadata(c.origin)}
+	filters := c.filters
+	if filters == nil {
+		filters = c.later()
+	}
+	out := &listenerv3.FilterChain{Name: c.name, Filters: filters, FilterChainMatch: c.match(), Metadata: originMetadata(c.origin)}
 	if c.tls != nil {
 		out.TransportSocket = &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(c.tls)}}
 	}
@@ -160,10 +168,25 @@ func excludePorts(f *listenerv3.ListenerFilter, ports []uint32) {
 	}
 }
 
+// logUnmatched makes a listener log the connections that no filter chain takes, unless the mesh
+// configuration disables that.
+func (g *Generator) logUnmatched(l *listenerv3.Listener) {
+	if !g.snap.Mesh.GetDisableEnvoyListenerLog() {
+		l.AccessLog = g.accessLogs(&accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
+			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"NR"}},
+		}})
+	}
+}
+
 // tcpProxy returns the filter that forwards connections to a cluster.
 func (g *Generator) tcpProxy(cluster string) *listenerv3.Filter {
+	return g.tcpProxyNamed(cluster, cluster)
+}
+
+// tcpProxyNamed is tcpProxy with a name of its statistics.
+func (g *Generator) tcpProxyNamed(stats, cluster string) *listenerv3.Filter {
 	return networkFilter(tcpFilter, &tcpv3.TcpProxy{
-		StatPrefix: cluster, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster}, AccessLog: g.accessLogs(nil),
+		StatPrefix: stats, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster}, AccessLog: g.accessLogs(nil),
 	})
 }
 

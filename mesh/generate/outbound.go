@@ -187,7 +187,7 @@ func (ls *outboundListeners) add(e *push.Egress, svc *service.Service, port serv
 // addressesOf returns the virtual addresses of a service that the proxy has a family for: those to
 // listen on, or the prefixes to tell connections by.
 func (ls *outboundListeners) addressesOf(svc *service.Service) (binds, prefixes []string) {
-	for _, address := range svc.AddressesIn(ls.view.Cluster()) {
+	for _, address := range virtualAddresses(ls.view, svc) {
 		p, err := parsePrefix(address)
 		switch {
 		case err != nil || p.Addr().IsUnspecified():
@@ -278,21 +278,31 @@ func (ls *outboundListeners) virtual() *listenerv3.Listener {
 		m.Transparent = truth(true)
 	}
 	setAddresses(m, wildcards(ls.families), port)
-	setChains(m, []*chain{
-		// A connection to the listener itself would be passed to itself without end.
-		{name: "virtualOutbound-blackhole", port: port, filters: []*listenerv3.Filter{ls.tcpProxy(blackHole)}},
-		{name: "virtualOutbound-catchall-tcp", filters: []*listenerv3.Filter{ls.tcpProxy(ls.unknownCluster())}},
-	}, nil)
+	// A connection to the listener itself would be passed to itself without end.
+	chains := []*chain{{name: "virtualOutbound-blackhole", port: port, filters: []*listenerv3.Filter{ls.tcpProxy(blackHole)}}}
+	if ls.scope.OutboundDynamic {
+		chains = append(chains, ls.dynamicChain())
+		inspects(m, chains)
+	}
+	chains = append(chains, &chain{name: "virtualOutbound-catchall-tcp", filters: []*listenerv3.Filter{ls.tcpProxy(ls.unknownCluster())}})
+	setChains(m, chains, nil)
+	ls.logUnmatched(m)
 	return m
 }
 
 func (ls *outboundListeners) httpChain(bind string, port service.Port, routes string) *chain {
 	name := listenerName(bind, port.Number)
-	return &chain{filters: []*listenerv3.Filter{ls.httpManagerOf(name, routes, port.Protocol)}}
+	return &chain{later: func() []*listenerv3.Filter {
+		return []*listenerv3.Filter{ls.httpManagerOf(name, routes, port.Protocol)}
+	}}
 }
 
 func (ls *outboundListeners) httpManagerOf(listener, routes string, protocol service.Protocol) *listenerv3.Filter {
-	return ls.httpManager(manager{statPrefix: "outbound_" + listener + ";", direction: outbound, protocol: protocol, routes: routes})
+	m := manager{statPrefix: "outbound_" + listener + ";", direction: outbound, protocol: protocol, routes: routes}
+	if ls.scope.ResolvesHosts {
+		m.dynamic = ls.view
+	}
+	return ls.httpManager(m)
 }
 
 // tlsChains returns the chains of a port whose connections begin with TLS: those of the
@@ -322,7 +332,10 @@ func (ls *outboundListeners) tlsChains(e *push.Egress, svc *service.Service, por
 		return out
 	}
 	c := &chain{prefixes: prefixes, filters: ls.toService(svc, port)}
-	if wildcard || len(prefixes) > 0 {
+	if svc.Resolution == service.DynamicDNS {
+		c.filters = append([]*listenerv3.Filter{sniForwardProxy(ls.view, port.Number)}, c.filters...)
+	}
+	if wildcard || len(prefixes) > 0 || svc.Hostname.IsWildcard() && svc.Resolution == service.DynamicDNS {
 		// Only the SNI tells the services of one address apart.
 		c.serverNames = []string{string(svc.Hostname)}
 	}
@@ -397,8 +410,11 @@ func (ls *outboundListeners) tcpRoute(vs *push.VirtualService, routes []*network
 // tcpTo forwards connections to a cluster or to weighted ones, with the timeouts and the hashing of
 // the policy of the service, if that is known.
 func (ls *outboundListeners) tcpTo(name string, weighted *tcpv3.TcpProxy_WeightedCluster, svc *service.Service, d *networking.Destination, port service.Port) *listenerv3.Filter {
-	tcp := &tcpv3.TcpProxy{StatPrefix: name, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: name}, AccessLog: ls.accessLogs(nil)}
+	tcp := &tcpv3.TcpProxy{
+		StatPrefix: ls.destinationStatName(name, svc), ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: name}, AccessLog: ls.accessLogs(nil),
+	}
 	if weighted != nil {
+		tcp.StatPrefix = name
 		tcp.ClusterSpecifier = &tcpv3.TcpProxy_WeightedClusters{WeightedClusters: weighted}
 	}
 	if svc != nil {

@@ -1,10 +1,17 @@
 package generate
 
 import (
+	"cmp"
 	"math"
+	"strconv"
+	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	commonmatcherv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/matcher/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -21,6 +28,28 @@ import (
 // subset's policy of all ports leaves out is taken from the rule's.
 func policyOf(rule *push.DestinationRule, subset *networking.Subset, port service.Port) *networking.TrafficPolicy {
 	policy, _ := portPolicy(rule.Policy(), port)
+	return subsetPolicy(policy, subset, port)
+}
+
+// clusterPolicyOf returns the policy of a port and a subset as clusters have it: what the rule does not
+// say of connection pools and outlier detection is what the mesh configuration says. As in Istio, the
+// priorities of endpoints do not depend on that.
+func (g *Generator) clusterPolicyOf(rule *push.DestinationRule, subset *networking.Subset, port service.Port) *networking.TrafficPolicy {
+	policy, _ := portPolicy(rule.Policy(), port)
+	if defaults := g.snap.Mesh.GetDefaultTrafficPolicy(); defaults != nil {
+		merged := &networking.TrafficPolicy{}
+		if policy != nil {
+			merged = copyPolicy(policy)
+		}
+		merged.ConnectionPool = cmp.Or(merged.ConnectionPool, defaults.GetConnectionPool())
+		merged.OutlierDetection = cmp.Or(merged.OutlierDetection, defaults.GetOutlierDetection())
+		policy = merged
+	}
+	return subsetPolicy(policy, subset, port)
+}
+
+// subsetPolicy returns the policy of a port with what a subset says of its own.
+func subsetPolicy(policy *networking.TrafficPolicy, subset *networking.Subset, port service.Port) *networking.TrafficPolicy {
 	own, ofPort := portPolicy(subset.GetTrafficPolicy(), port)
 	if own == nil {
 		return policy
@@ -80,7 +109,7 @@ func (g *Generator) applyPolicy(c *outboundCluster) {
 	c.applyOutlierDetection(c.policy.GetOutlierDetection())
 	if c.LbPolicy != clusterv3.Cluster_CLUSTER_PROVIDED {
 		c.applyLoadBalancer(c.policy.GetLoadBalancer())
-		c.applyLocality(g.localitySetting(c.policy))
+		c.applyPreference(g.preferenceOf(c.policy, c.svc))
 	}
 	g.applyTLS(c)
 }
@@ -121,7 +150,7 @@ func (g *Generator) applyConnectionPool(c *outboundCluster, pool *networking.Con
 	}
 	c.UpstreamConnectionOptions = keepalive(g.snap.Mesh.GetTcpKeepalive(), tcp.GetTcpKeepalive())
 	c.applyHTTPPool(tcp, http)
-	if g.upgrades(c, http) {
+	if c.svc != nil && g.upgrades(c, http) { // a workload speaks what it says, whatever its clients do
 		c.useHTTP2()
 	}
 	if h2 := c.http.GetExplicitHttpConfig().GetHttp2ProtocolOptions(); h2 != nil {
@@ -149,9 +178,10 @@ func (c *outboundCluster) applyHTTPPool(tcp *networking.ConnectionPoolSettings_T
 	}
 }
 
-// upgrades reports whether HTTP/1.1 requests are sent as HTTP/2.
+// upgrades reports whether HTTP/1.1 requests are sent as HTTP/2. Those to the workload itself are not: it
+// may speak HTTP/1.1 only, and policies that clients follow reach its cluster too.
 func (g *Generator) upgrades(c *outboundCluster, http *networking.ConnectionPoolSettings_HTTPSettings) bool {
-	if http.GetUseClientProtocol() {
+	if c.svc == nil || http.GetUseClientProtocol() {
 		return false
 	}
 	switch http.GetH2UpgradePolicy() {
@@ -207,8 +237,30 @@ func (c *outboundCluster) applyOutlierDetection(o *networking.OutlierDetection) 
 		}
 	}
 	c.OutlierDetection = out
+	c.setErrors(o.GetOutlierDetectionHttpErrorCodes())
 	// Envoy would send requests to ejected endpoints when more than half are ejected.
 	c.CommonLbConfig.HealthyPanicThreshold = &typev3.Percent{Value: float64(o.GetMinHealthPercent())}
+}
+
+// setErrors says which status codes outlier detection takes for errors, instead of those of servers
+// (5xx); none for these. Seen in Envoy 1.36, the oldest that is supported, and 1.40.
+func (c *outboundCluster) setErrors(codes []uint32) {
+	if len(codes) == 0 {
+		return
+	}
+	texts := make([]string, 0, len(codes))
+	for _, code := range codes {
+		texts = append(texts, strconv.Itoa(int(code)))
+	}
+	c.http.OutlierDetection = &httpv3.HttpProtocolOptions_OutlierDetection{ErrorMatcher: &commonmatcherv3.MatchPredicate{
+		Rule: &commonmatcherv3.MatchPredicate_HttpResponseHeadersMatch{HttpResponseHeadersMatch: &commonmatcherv3.HttpHeadersMatch{
+			Headers: []*routev3.HeaderMatcher{{Name: ":status", HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{
+				StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{
+					SafeRegex: &matcherv3.RegexMatcher{Regex: strings.Join(texts, "|")},
+				}},
+			}}},
+		}},
+	}}
 }
 
 func (c *outboundCluster) applyLoadBalancer(lb *networking.LoadBalancerSettings) {
@@ -272,30 +324,4 @@ func slowStart(lb *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStart
 	}
 	slow.SlowStartWindow = window
 	return slow
-}
-
-// localitySetting returns how localities are used for the endpoints of a policy; nil for not at all.
-// Priorities need outlier detection: without it no endpoint of a lower one would ever be used.
-func (g *Generator) localitySetting(policy *networking.TrafficPolicy) *networking.LocalityLoadBalancerSetting {
-	setting := g.snap.Mesh.GetLocalityLbSetting()
-	if own := policy.GetLoadBalancer().GetLocalityLbSetting(); own != nil {
-		setting = own
-	}
-	if setting.GetEnabled() != nil && !setting.GetEnabled().GetValue() {
-		return nil
-	}
-	if len(setting.GetDistribute()) == 0 && policy.GetOutlierDetection() == nil {
-		return nil
-	}
-	return setting
-}
-
-// applyLocality makes the cluster use the weights of localities, if the setting says anything about
-// localities of its own. Otherwise the policy alone decides within a priority.
-func (c *outboundCluster) applyLocality(setting *networking.LocalityLoadBalancerSetting) {
-	if len(setting.GetDistribute())+len(setting.GetFailover())+len(setting.GetFailoverPriority()) > 0 {
-		c.CommonLbConfig.LocalityConfigSpecifier = &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig_{
-			LocalityWeightedLbConfig: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig{},
-		}
-	}
 }

@@ -6,25 +6,56 @@ import (
 )
 
 // Resources are what a class of proxies gets. Endpoints and secrets are made when they are asked for.
-type Resources struct{ Clusters, Listeners, Routes Set }
+// VirtualHosts are those of the routes that name them only (VHDS).
+type Resources struct{ Clusters, Listeners, Routes, VirtualHosts Set }
 
 func newResources() *Resources {
-	return &Resources{Clusters: make(Set), Listeners: make(Set), Routes: make(Set)}
+	return &Resources{Clusters: make(Set), Listeners: make(Set), Routes: make(Set), VirtualHosts: make(Set)}
 }
 
-// Outbound returns what a proxy needs for connections that it opens: of a gateway everything.
+// Outbound returns what a proxy needs for connections that it opens: of a gateway everything. It is what
+// OutboundClusters, OutboundListeners and OutboundRoutes return together.
 func (g *Generator) Outbound(v *proxy.View) *Resources {
+	routes := g.OutboundRoutes(v)
+	routes.Clusters, routes.Listeners = g.OutboundClusters(v).Clusters, g.OutboundListeners(v).Listeners
+	return routes
+}
+
+// OutboundClusters returns the clusters of Outbound.
+func (g *Generator) OutboundClusters(v *proxy.View) *Resources {
 	out := newResources()
 	g.addStandardClusters(v.Type() == proxy.Sidecar, out.Clusters)
 	if v.Type() != proxy.Sidecar {
 		g.outboundClusters(v, g.gatewayServices(v), out.Clusters)
-		g.addGateway(v, out.Listeners, out.Routes)
 		return out
 	}
 	scope := g.snap.Scope(v)
 	g.outboundClusters(v, scope.Services, out.Clusters)
-	g.addOutboundListeners(v, scope, out.Listeners)
-	g.addOutboundRoutes(v, scope, out.Routes)
+	if scope.OutboundDynamic {
+		g.addDynamicCluster(v, out.Clusters)
+	}
+	return out
+}
+
+// OutboundListeners returns the listeners of Outbound.
+func (g *Generator) OutboundListeners(v *proxy.View) *Resources {
+	out := newResources()
+	if v.Type() != proxy.Sidecar {
+		g.addGateway(v, out.Listeners, make(Set))
+		return out
+	}
+	g.addOutboundListeners(v, g.snap.Scope(v), out.Listeners)
+	return out
+}
+
+// OutboundRoutes returns the routes and virtual hosts of Outbound.
+func (g *Generator) OutboundRoutes(v *proxy.View) *Resources {
+	out := newResources()
+	if v.Type() != proxy.Sidecar {
+		g.addGateway(v, make(Set), out.Routes)
+		return out
+	}
+	g.addOutboundRoutes(v, g.snap.Scope(v), out)
 	return out
 }
 

@@ -1,6 +1,9 @@
 package generate
 
 import (
+	"slices"
+	"strings"
+
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	proxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
@@ -13,6 +16,7 @@ import (
 	security "istio.io/api/security/v1beta1"
 
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
 //lint:file-ignore SA1019 documents still have the older fields, and the older match of names matches all types of names
@@ -71,7 +75,7 @@ func plaintext() *corev3.TransportSocket {
 // meshTLS reports whether the endpoints of a cluster may accept mesh TLS: automatic TLS is on, they
 // are in the mesh, and no PeerAuthentication disables it for all of them.
 func (g *Generator) meshTLS(c *outboundCluster) bool {
-	if !g.snap.Mesh.GetEnableAutoMtls().GetValue() || c.svc.MeshExternal {
+	if !g.snap.Mesh.GetEnableAutoMtls().GetValue() || c.svc.MeshExternal || c.svc.Resolution == service.DynamicDNS {
 		return false
 	}
 	mode := g.snap.MTLS(c.svc.Namespace, c.port.Number, func(map[string]string) bool { return false })
@@ -92,7 +96,7 @@ func (g *Generator) upstreamTLS(c *outboundCluster, tls *networking.ClientTLSSet
 		}
 		names := tls.GetSubjectAltNames()
 		if len(names) == 0 {
-			names = c.svc.ServiceAccounts
+			names = g.accountsOf(c.svc)
 		}
 		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{secret(c.view, meshCertificate)}
 		common.ValidationContextType = validation(c.view, meshRoots, names)
@@ -121,6 +125,48 @@ func (g *Generator) upstreamTLS(c *outboundCluster, tls *networking.ClientTLSSet
 	return context
 }
 
+// meshCiphers are the cipher suites of Istio's servers of mesh TLS.
+var meshCiphers = []string{
+	"ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256",
+	"AES256-GCM-SHA384", "AES128-GCM-SHA256",
+}
+
+const spiffePrefix = "spiffe://"
+
+// accountsOf returns the names of which an endpoint of a service must have one: those that the service
+// lists and the service accounts of its endpoints, each also in the other trust domains of the mesh.
+func (g *Generator) accountsOf(svc *service.Service) []string {
+	names := slices.Concat(svc.ServiceAccounts, g.endpoints.ServiceAccounts(svc.Key()))
+	for _, name := range slices.Clone(names) {
+		rest, ok := strings.CutPrefix(name, spiffePrefix)
+		_, path, hasPath := strings.Cut(rest, "/")
+		for _, alias := range g.snap.Mesh.GetTrustDomainAliases() {
+			if ok && hasPath {
+				names = append(names, spiffePrefix+alias+"/"+path)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// meshPeers returns how clients of mesh TLS are validated: their identity must be of a trust domain of
+// the mesh.
+func (g *Generator) meshPeers(v *proxy.View) *tlsv3.CommonTlsContext_CombinedValidationContext {
+	peers := validation(v, meshRoots, nil)
+	context := peers.CombinedValidationContext.DefaultValidationContext
+	domains := append([]string{g.snap.Mesh.GetTrustDomain()}, g.snap.Mesh.GetTrustDomainAliases()...)
+	slices.Sort(domains[1:])
+	for i, domain := range domains {
+		if domain != "" && !slices.Contains(domains[:i], domain) {
+			context.MatchSubjectAltNames = append(context.MatchSubjectAltNames, &matcherv3.StringMatcher{
+				MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: spiffePrefix + domain + "/"},
+			})
+		}
+	}
+	return peers
+}
+
 // minimumTLS returns the oldest version of TLS that the mesh configuration allows.
 func minimumTLS(defaults *meshv1alpha1.MeshConfig_TLSConfig) tlsv3.TlsParameters_TlsProtocol {
 	if defaults.GetMinProtocolVersion() == meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3 {
@@ -145,8 +191,8 @@ func (c *outboundCluster) detectServerName(tls *networking.ClientTLSSettings) {
 func (g *Generator) setCredentials(c *outboundCluster, tls *networking.ClientTLSSettings, common *tlsv3.CommonTlsContext) {
 	mutual := tls.GetMode() == networking.ClientTLSSettings_MUTUAL
 	names := tls.GetSubjectAltNames()
-	if len(names) == 0 {
-		names = c.svc.ServiceAccounts
+	if len(names) == 0 && c.svc.Registry == service.External {
+		names = g.accountsOf(c.svc)
 	}
 	certificate := "file-cert:" + tls.GetClientCertificate() + "~" + tls.GetPrivateKey()
 	roots := "file-root:system"
@@ -159,7 +205,7 @@ func (g *Generator) setCredentials(c *outboundCluster, tls *networking.ClientTLS
 	if mutual {
 		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{secret(c.view, certificate)}
 	}
-	unverified := tls.GetCaCertificates() == "" && !g.snap.Mesh.GetVerifyCertificateAtClient().GetValue()
+	unverified := tls.GetCaCertificates() == "" && tls.GetCredentialName() == "" && !g.snap.Mesh.GetVerifyCertificateAtClient().GetValue()
 	if tls.GetInsecureSkipVerify().GetValue() || unverified {
 		common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{}}
 		return
@@ -171,13 +217,14 @@ func (g *Generator) setCredentials(c *outboundCluster, tls *networking.ClientTLS
 	common.ValidationContextType = validation
 }
 
-// kubernetesSecret returns the name by which a Secret of the configuration is asked for.
-func kubernetesSecret(name string) string { return "kubernetes://" + name }
-
 // secret returns where a proxy gets a secret from. Kubernetes Secrets come from this control plane,
 // all others from the proxy's agent: that of Istio has a cluster of its own for them.
 func secret(v *proxy.View, name string) *tlsv3.SdsSecretConfig {
 	source := ads()
+	if isKubernetesSecret(name) {
+		// It may not exist: a listener waits for it for Envoy's 15 s, and then works but for these hosts.
+		source.InitialFetchTimeout = nil
+	}
 	if v.PilotAgent() && !isKubernetesSecret(name) {
 		source.ConfigSourceSpecifier = &corev3.ConfigSource_ApiConfigSource{ApiConfigSource: &corev3.ApiConfigSource{
 			ApiType: corev3.ApiConfigSource_GRPC, TransportApiVersion: corev3.ApiVersion_V3, SetNodeOnFirstMessageOnly: true,
@@ -187,10 +234,6 @@ func secret(v *proxy.View, name string) *tlsv3.SdsSecretConfig {
 		}}
 	}
 	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: source}
-}
-
-func isKubernetesSecret(name string) bool {
-	return len(name) > len("kubernetes://") && name[:len("kubernetes://")] == "kubernetes://"
 }
 
 // validation returns how a peer is validated: by the roots in a secret, and by names of which its

@@ -23,6 +23,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -336,8 +338,17 @@ func matchesWhole(expression, text string) bool {
 func (x *explainer) route(r *routev3.Route) {
 	detail := "matches " + strings.Join(strings.Fields(fmt.Sprint(r.GetMatch())), " ")
 	x.add("route", cmp.Or(r.GetName(), "(without a name)"), document(r.GetMetadata()), "%s", detail)
+	abort := ""
 	for _, filter := range slices.Sorted(mapKeys(r.GetTypedPerFilterConfig())) {
-		x.add("filter of the route", filter, document(r.GetMetadata()), "%s", "")
+		detail := ""
+		if fault := (&faultv3.HTTPFault{}); r.GetTypedPerFilterConfig()[filter].UnmarshalTo(fault) == nil {
+			detail, abort = faultText(fault)
+		}
+		x.add("filter of the route", filter, document(r.GetMetadata()), "%s", detail)
+	}
+	if abort != "" {
+		x.Outcome = abort
+		return
 	}
 	switch a := r.GetAction().(type) {
 	case *routev3.Route_Redirect:
@@ -357,6 +368,31 @@ func (x *explainer) route(r *routev3.Route) {
 	}
 }
 
+// faultText says what faults are injected; always is the outcome if all requests are aborted.
+func faultText(fault *faultv3.HTTPFault) (text, always string) {
+	share := func(p *typev3.FractionalPercent) float64 {
+		of := map[typev3.FractionalPercent_DenominatorType]float64{
+			typev3.FractionalPercent_HUNDRED: 1, typev3.FractionalPercent_TEN_THOUSAND: 100, typev3.FractionalPercent_MILLION: 10_000,
+		}
+		return float64(p.GetNumerator()) / of[p.GetDenominator()]
+	}
+	var texts []string
+	if d := fault.GetDelay(); d != nil {
+		texts = append(texts, fmt.Sprintf("%g %% are delayed by %v", share(d.GetPercentage()), d.GetFixedDelay().AsDuration()))
+	}
+	if a := fault.GetAbort(); a != nil {
+		status := fmt.Sprintf("%d", a.GetHttpStatus())
+		if a.GetHttpStatus() == 0 {
+			status = fmt.Sprintf("the gRPC status %d", a.GetGrpcStatus())
+		}
+		texts = append(texts, fmt.Sprintf("%g %% are aborted with %s", share(a.GetPercentage()), status))
+		if share(a.GetPercentage()) >= 100 {
+			always = status + ": all requests are aborted by the fault"
+		}
+	}
+	return strings.Join(texts, ", "), always
+}
+
 func mapKeys[V any](m map[string]V) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		for key := range m {
@@ -374,6 +410,11 @@ func (x *explainer) cluster(name, detail string) {
 		x.add("cluster", name, "", "%s", strings.TrimSpace(detail+" it does not exist: 503"))
 		return
 	}
+	if custom := c.GetClusterType(); custom != nil {
+		x.add("cluster", name, document(c.GetMetadata()), "%s", strings.TrimSpace(custom.GetName()+" "+detail))
+		x.add("endpoint", "by DNS", "", "%s", "the addresses of the host that the request names")
+		return
+	}
 	x.add("cluster", name, document(c.GetMetadata()), "%s", strings.TrimSpace(c.GetType().String()+" "+detail))
 	assignment := c.GetLoadAssignment()
 	if c.GetType() == clusterv3.Cluster_EDS {
@@ -388,7 +429,11 @@ func (x *explainer) cluster(name, detail string) {
 			if path := address.GetPipe().GetPath(); path != "" {
 				text = path
 			}
-			x.add("endpoint", text, "", "priority %d, weight %d", l.GetPriority(), cmp.Or(ep.GetLoadBalancingWeight().GetValue(), 1))
+			note := ""
+			if ep.GetHealthStatus() == corev3.HealthStatus_UNHEALTHY {
+				note = ", not ready"
+			}
+			x.add("endpoint", text, "", "priority %d, weight %d%s", l.GetPriority(), cmp.Or(ep.GetLoadBalancingWeight().GetValue(), 1), note)
 		}
 	}
 	if n == 0 && c.GetType() != clusterv3.Cluster_ORIGINAL_DST {

@@ -87,6 +87,15 @@ virtual_hosts:
   - {name: q, match: {prefix: /, query_parameters: [{name: debug, string_match: {safe_regex: {regex: "o.*"}}}]}, direct_response: {status: 201}}
   - {name: not, match: {safe_regex: {regex: "/v[0-9]+"}, headers: [{name: x-old, present_match: true, invert_match: true}]}, direct_response: {status: 202}}
   - {name: seg, match: {path_separated_prefix: /seg}, redirect: {host_redirect: b}}
+  - {name: dynamic, match: {prefix: /dynamic}, route: {cluster: dynamic}}
+  - name: abort
+    match: {prefix: /abort}
+    typed_per_filter_config: {fault: {"@type": type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault, abort: {http_status: 503, percentage: {numerator: 1000000, denominator: MILLION}}}}
+    route: {cluster: v1}
+  - name: delay
+    match: {prefix: /delay}
+    typed_per_filter_config: {fault: {"@type": type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault, delay: {fixed_delay: 2s, percentage: {numerator: 25}}, abort: {http_status: 500, percentage: {numerator: 1, denominator: TEN_THOUSAND}}}}
+    route: {cluster: v1}
   - name: all
     match: {prefix: /}
     metadata: {filter_metadata: {istio: {config: /apis/networking.istio.io/v1/namespaces/default/virtual-service/a}}}
@@ -95,12 +104,19 @@ virtual_hosts:
 - {name: allow_any, domains: ["*"], routes: [{match: {prefix: /}, route: {cluster: PassthroughCluster}}]}
 ---
 "@type": type.googleapis.com/envoy.config.cluster.v3.Cluster
+name: dynamic
+cluster_type: {name: envoy.clusters.dynamic_forward_proxy}
+---
+"@type": type.googleapis.com/envoy.config.cluster.v3.Cluster
 name: v1
 type: EDS
 ---
 "@type": type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment
 cluster_name: v1
-endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 10.0.0.1, port_value: 8080}}}}]}]
+endpoints:
+- lb_endpoints:
+  - {endpoint: {address: {socket_address: {address: 10.0.0.1, port_value: 8080}}}}
+  - {health_status: UNHEALTHY, endpoint: {address: {socket_address: {address: 10.0.0.2, port_value: 8080}}}}
 ---
 "@type": type.googleapis.com/envoy.config.cluster.v3.Cluster
 name: db
@@ -117,13 +133,16 @@ func TestARequestIsFollowed(t *testing.T) {
 		req  Request
 		want string // parts of the steps and of the outcome
 	}{
-		"by weight":                  {Request{Host: "a.internal"}, "route all /apis/|cluster v1  EDS weight 9|endpoint 10.0.0.1:8080|cluster gone  weight 1 it does not exist: 503|one of 2 clusters"},
+		"by weight":                  {Request{Host: "a.internal"}, "route all /apis/|cluster v1  EDS weight 9|endpoint 10.0.0.1:8080|endpoint 10.0.0.2:8080  priority 0, weight 1, not ready|cluster gone  weight 1 it does not exist: 503|one of 2 clusters"},
 		"a header that is there":     {Request{Host: "a", Path: "/admin", Headers: map[string]string{"X-Role": "root"}}, "route admin|200: answered"},
 		"a header that is not there": {Request{Host: "a", Path: "/admin"}, "route all"},
 		"a query parameter":          {Request{Host: "a", Path: "/x?a=b&debug=on"}, "route q|201"},
 		"an inverted header":         {Request{Host: "a", Path: "/v12"}, "route not|202"},
 		"an inverted header, there":  {Request{Host: "a", Path: "/v12", Headers: map[string]string{"x-old": "1"}}, "route all"},
 		"whole segments":             {Request{Host: "a", Path: "/seg/x"}, "route seg|redirected: host_redirect"},
+		"a dynamic cluster":          {Request{Host: "a", Path: "/dynamic"}, "cluster dynamic  envoy.clusters.dynamic_forward_proxy|endpoint by DNS|the cluster dynamic"},
+		"all are aborted":            {Request{Host: "a", Path: "/abort"}, "filter of the route fault  100 % are aborted with 503|503: all requests are aborted"},
+		"some are":                   {Request{Host: "a", Path: "/delay"}, "25 % are delayed by 2s, 0.01 % are aborted with 500|the request goes to the cluster v1"},
 		"half a segment":             {Request{Host: "a", Path: "/segment"}, "route all"},
 		"a wildcard host":            {Request{Host: "b.internal"}, "virtual host any-internal|404: no route"},
 		"any host":                   {Request{Host: "example.com"}, "virtual host allow_any|the request goes to the cluster PassthroughCluster"},

@@ -31,6 +31,9 @@ const (
 	readMeshTLS   = 'm'
 	readTargets   = 'g'
 	readPrivilege = 'u'
+	readHosts     = 'v'
+	readDNS       = 'D'
+	readNode      = 'N'
 )
 
 // View is a proxy as generation sees it. It records each property that is read, because proxies
@@ -141,6 +144,24 @@ func (v *View) Unprivileged() bool {
 	return v.proxy.Unprivileged
 }
 
+// VirtualHosts reports whether the proxy gets virtual hosts one by one.
+func (v *View) VirtualHosts() bool {
+	v.note(property{what: readHosts}, func(p *Proxy) string { return strconv.FormatBool(p.VirtualHosts) })
+	return v.proxy.VirtualHosts
+}
+
+// CapturesDNS reports whether a DNS proxy gives the workload the automatic addresses of services.
+func (v *View) CapturesDNS() bool {
+	v.note(property{what: readDNS}, func(p *Proxy) string { return strconv.FormatBool(p.DNSCapture) })
+	return v.proxy.DNSCapture
+}
+
+// NodeName returns the Kubernetes node on which the proxy runs; "" for none.
+func (v *View) NodeName() string {
+	v.note(property{what: readNode}, func(p *Proxy) string { return p.NodeName })
+	return v.proxy.NodeName
+}
+
 // MeshTLS reports whether the proxy has a certificate of the mesh: it carries the label that Istio
 // gives such workloads, or Istio's agent runs it.
 func (v *View) MeshTLS() bool {
@@ -187,7 +208,8 @@ type Classes[T any] struct {
 
 // class is a node of a decision tree: which property is read next, and what follows for each value.
 type class[T any] struct {
-	next   map[string]*class[T]
+	next map[string]*class[T]
+	property
 	of     func(*Proxy) string // nil for a leaf
 	result T
 }
@@ -202,23 +224,50 @@ func (c *Classes[T]) Get(p *Proxy, generate func(*View) T) T {
 		return result
 	}
 	v := NewView(p)
-	leaf := &class[T]{result: generate(v)}
-	// The path to the leaf asks for the properties in the order in which they were read. Up to the
-	// first new node it is the path of other classes, which read the same because they got the same
-	// values.
+	result := generate(v)
+	c.put(v.read, result)
+	return result
+}
+
+// put remembers the result of a class. The path to it asks for the properties in the order in which
+// they were read. Up to the first new node it is the path of other classes, which read the same because
+// they got the same values; a result whose path is another one is not remembered.
+func (c *Classes[T]) put(read []reading, result T) {
 	at, set := c.root, func(n *class[T]) { c.root = n }
-	for _, r := range v.read {
+	for _, r := range read {
 		if at == nil {
-			at = &class[T]{next: make(map[string]*class[T]), of: r.of}
+			at = &class[T]{next: make(map[string]*class[T]), property: r.property, of: r.of}
 			set(at)
+		}
+		if at.of == nil || at.property != r.property {
+			return
 		}
 		parent := at
 		set = func(n *class[T]) { parent.next[r.value] = n }
 		at = parent.next[r.value]
 	}
-	set(leaf)
+	if at != nil {
+		return
+	}
+	set(&class[T]{result: result})
 	c.size++
-	return leaf.result
+}
+
+// Adopt remembers what another Classes has for the class of a proxy, as the result of the same
+// properties, and returns it; ok is false if the other has nothing for it.
+func (c *Classes[T]) Adopt(p *Proxy, other *Classes[T]) (result T, ok bool) {
+	var read []reading
+	n := other.root
+	for n != nil && n.of != nil {
+		value := n.of(p)
+		read = append(read, reading{n.property, value, n.of})
+		n = n.next[value]
+	}
+	if n == nil {
+		return result, false
+	}
+	c.put(read, n.result)
+	return n.result, true
 }
 
 // Find returns the remembered result for the class of a proxy.

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -60,6 +61,9 @@ const (
 	metaHTTPProxyPort  = "HTTP_PROXY_PORT"
 	metaIstioVersion   = "ISTIO_VERSION"
 	metaUnprivileged   = "UNPRIVILEGED_POD"
+	metaVirtualHosts   = "VHDS"
+	metaDNSCapture     = "DNS_CAPTURE"
+	metaNodeName       = "NODE_NAME"
 )
 
 // DefaultNamespace is the namespace of a node that names none.
@@ -84,11 +88,19 @@ type Proxy struct {
 	// PilotAgent says that Istio's agent made the bootstrap: secrets come from its cluster sds-grpc,
 	// and not over the stream of everything else.
 	PilotAgent bool
+	// Authenticated says that Namespace and ServiceAccount are those of the proxy's certificate.
+	Authenticated bool
 	// Targets are the ports of services that the workload serves, in the order of TargetPort. The
 	// Node does not say them.
 	Targets []Target
+	// VirtualHosts says that the proxy gets the virtual hosts of its routes one by one (VHDS).
+	VirtualHosts bool
 	// Unprivileged says that the proxy cannot listen on ports below 1024.
 	Unprivileged bool
+	// DNSCapture says that a DNS proxy beside it gives the workload the automatic addresses of services.
+	DNSCapture bool
+	// NodeName is the Kubernetes node on which it runs; "" for none.
+	NodeName string
 }
 
 // FromNode reads a Node: one of Istio, whose id is TYPE~IP~NAME.NAMESPACE~DNSDOMAIN, or a plain one,
@@ -97,6 +109,9 @@ type Proxy struct {
 // of the Node is wrong.
 func FromNode(node *corev3.Node) (*Proxy, error) {
 	meta := node.GetMetadata()
+	if err := checkTexts(node); err != nil {
+		return nil, err
+	}
 	p := &Proxy{
 		Node: node.GetId(), Name: node.GetId(), Type: Sidecar, Capture: None,
 		Namespace:      DefaultNamespace,
@@ -104,10 +119,13 @@ func FromNode(node *corev3.Node) (*Proxy, error) {
 		ServiceAccount: text(meta, metaServiceAccount),
 		Cluster:        text(meta, metaCluster),
 		Network:        text(meta, metaNetwork),
-		Locality:       node.GetLocality(),
 		PilotAgent:     text(meta, metaIstioVersion) != "",
-		Unprivileged:   text(meta, metaUnprivileged) == "true" || meta.GetFields()[metaUnprivileged].GetBoolValue(),
+		Unprivileged:   truth(meta, metaUnprivileged),
+		VirtualHosts:   truth(meta, metaVirtualHosts) && hasVirtualHosts(node),
+		DNSCapture:     truth(meta, metaDNSCapture),
+		NodeName:       text(meta, metaNodeName),
 	}
+	p.locate(node.GetLocality())
 	addresses := text(meta, metaIPs)
 	if parts := strings.Split(node.GetId(), "~"); len(parts) == 4 {
 		p.Type, p.Name, p.DNSDomain, p.Capture = Type(parts[0]), parts[2], parts[3], Redirect
@@ -173,6 +191,45 @@ func (p *Proxy) override(meta *structpb.Struct) error {
 	return nil
 }
 
+// Labels that say where a proxy runs.
+const (
+	labelRegion   = "topology.kubernetes.io/region"
+	labelZone     = "topology.kubernetes.io/zone"
+	labelSubzone  = "topology.istio.io/subzone"
+	labelCluster  = "topology.istio.io/cluster"
+	labelNetwork  = "topology.istio.io/network"
+	labelHostname = "kubernetes.io/hostname"
+)
+
+// locate sets where the proxy runs: as its labels say or, if they do not, as its Node says. As in
+// Istio, the labels then say it too, so that rules may select by it.
+func (p *Proxy) locate(locality *corev3.Locality) {
+	p.Locality = locality
+	if p.Labels[labelRegion]+p.Labels[labelZone]+p.Labels[labelSubzone] != "" {
+		p.Locality = &corev3.Locality{Region: p.Labels[labelRegion], Zone: p.Labels[labelZone], SubZone: p.Labels[labelSubzone]}
+	} else if name := service.LabelledLocality(p.Labels); name != "" {
+		region, rest, _ := strings.Cut(name, "/")
+		zone, subzone, _ := strings.Cut(rest, "/")
+		p.Locality = &corev3.Locality{Region: region, Zone: zone, SubZone: subzone}
+	}
+	for label, value := range map[string]string{
+		labelRegion: p.Locality.GetRegion(), labelZone: p.Locality.GetZone(), labelSubzone: p.Locality.GetSubZone(),
+		labelCluster: p.Cluster, labelHostname: p.NodeName,
+	} {
+		if value != "" {
+			p.Labels[label] = value
+		}
+	}
+	if p.Network != "" && p.Labels[labelNetwork] == "" {
+		p.Labels[labelNetwork] = p.Network
+	}
+}
+
+// truth reports whether a metadata value is true, as a boolean or as text.
+func truth(meta *structpb.Struct, key string) bool {
+	return text(meta, key) == "true" || meta.GetFields()[key].GetBoolValue()
+}
+
 // text returns a metadata value that is a string or a number; "" for none.
 func text(meta *structpb.Struct, key string) string {
 	switch v := meta.GetFields()[key].GetKind().(type) {
@@ -182,6 +239,34 @@ func text(meta *structpb.Struct, key string) string {
 		return strconv.FormatFloat(v.NumberValue, 'f', -1, 64)
 	}
 	return ""
+}
+
+// maxText is the length of the longest id and value of metadata that is accepted, in bytes.
+const maxText = 1024
+
+// checkTexts checks that the texts of a Node, which are logged and shown, are short and printable.
+func checkTexts(node *corev3.Node) error {
+	check := func(what, value string) error {
+		if len(value) > maxText || strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			return fmt.Errorf("%s is not at most %d bytes of printable characters", what, maxText)
+		}
+		return nil
+	}
+	if err := check("the id of the node", node.GetId()); err != nil {
+		return err
+	}
+	for _, key := range []string{metaType, metaNamespace, metaIPs, metaCapture, metaServiceAccount, metaCluster, metaNetwork, metaDNSDomain, metaNodeName} {
+		if err := check(fmt.Sprintf("node %q: %s", node.GetId(), key), text(node.GetMetadata(), key)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hasVirtualHosts reports whether a proxy can have virtual hosts that come with ADS: Envoy from 1.37.
+func hasVirtualHosts(node *corev3.Node) bool {
+	v := node.GetUserAgentBuildVersion().GetVersion()
+	return v == nil || v.GetMajorNumber() > 1 || v.GetMinorNumber() >= 37
 }
 
 func labels(s *structpb.Struct) map[string]string {

@@ -2,6 +2,7 @@ package push
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -40,6 +41,7 @@ func (s *Snapshot) newIngress(list []*config.Config) *ingress {
 	out := &ingress{}
 	paths := make(map[string][]ingressPath)
 	var hosts []string
+	servers := []*networking.Server{{Port: &networking.Port{Number: 80, Protocol: "HTTP", Name: "http-80-ingress"}, Hosts: []string{"*"}}}
 	for _, c := range slices.SortedFunc(slices.Values(list), config.Older) {
 		spec, ok := c.Spec.(*networkingv1.Ingress)
 		if !ok || !s.hasIngressClass(c, spec) {
@@ -51,6 +53,7 @@ func (s *Snapshot) newIngress(list []*config.Config) *ingress {
 			}
 			paths[host] = append(paths[host], path)
 		}
+		servers = append(servers, ingressTLS(c, spec)...)
 	}
 	if len(hosts) == 0 {
 		return out
@@ -64,7 +67,7 @@ func (s *Snapshot) newIngress(list []*config.Config) *ingress {
 		Config: &config.Config{Meta: config.Meta{Key: config.Key{Kind: config.Gateway, Namespace: namespace, Name: name}}},
 		Gateway: &networking.Gateway{
 			Selector: map[string]string{"istio": selector},
-			Servers:  []*networking.Server{{Port: &networking.Port{Number: 80, Protocol: "HTTP", Name: "http-80-ingress"}, Hosts: []string{"*"}}},
+			Servers:  servers,
 		},
 	}
 	slices.Sort(hosts)
@@ -72,6 +75,24 @@ func (s *Snapshot) newIngress(list []*config.Config) *ingress {
 		out.virtual = append(out.virtual, ingressHost(host, paths[host]))
 	}
 	return out
+}
+
+// ingressTLS returns the servers for the hosts of an Ingress that have a certificate.
+func ingressTLS(c *config.Config, spec *networkingv1.Ingress) (servers []*networking.Server) {
+	for i, tls := range spec.Spec.TLS {
+		if tls.SecretName == "" {
+			continue
+		}
+		hosts := tls.Hosts
+		if len(hosts) == 0 {
+			hosts = []string{"*"}
+		}
+		servers = append(servers, &networking.Server{
+			Port:  &networking.Port{Number: 443, Protocol: "HTTPS", Name: fmt.Sprintf("https-443-ingress-%s-%s-%d", c.Name, c.Namespace, i)},
+			Hosts: hosts, Tls: &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE, CredentialName: tls.SecretName},
+		})
+	}
+	return servers
 }
 
 // hasIngressClass reports whether an Ingress is for this mesh.

@@ -29,6 +29,7 @@ func DefaultMesh() *meshv1alpha1.MeshConfig {
 		VerifyCertificateAtClient: wrapperspb.Bool(true),
 		AccessLogEncoding:         meshv1alpha1.MeshConfig_TEXT,
 		OutboundTrafficPolicy:     &meshv1alpha1.MeshConfig_OutboundTrafficPolicy{Mode: meshv1alpha1.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY},
+		InboundTrafficPolicy:      &meshv1alpha1.MeshConfig_InboundTrafficPolicy{Mode: meshv1alpha1.MeshConfig_InboundTrafficPolicy_PASSTHROUGH},
 		PathNormalization:         &meshv1alpha1.MeshConfig_ProxyPathNormalization{},
 		DefaultConfig:             &meshv1alpha1.ProxyConfig{},
 		LocalityLbSetting:         &networking.LocalityLoadBalancerSetting{Enabled: wrapperspb.Bool(true)},

@@ -27,6 +27,8 @@ type ruleIndex struct {
 	exact     map[string]map[service.Hostname]*DestinationRule
 	wildcards map[string][]*DestinationRule
 	selected  map[string][]*DestinationRule
+	// credentials are the rules by the names of the credentials in them, each of one document.
+	credentials map[string][]*DestinationRule
 }
 
 func (s *Snapshot) indexRules(list []*config.Config) *ruleIndex {
@@ -34,6 +36,8 @@ func (s *Snapshot) indexRules(list []*config.Config) *ruleIndex {
 		exact:     make(map[string]map[service.Hostname]*DestinationRule),
 		wildcards: make(map[string][]*DestinationRule),
 		selected:  make(map[string][]*DestinationRule),
+
+		credentials: make(map[string][]*DestinationRule),
 	}
 	for _, c := range slices.SortedFunc(slices.Values(list), config.Older) {
 		rule, ok := c.Spec.(*networking.DestinationRule)
@@ -44,6 +48,9 @@ func (s *Snapshot) indexRules(list []*config.Config) *ruleIndex {
 		one := &DestinationRule{
 			Rule: rule, Host: host, From: []config.Key{c.Meta.Key},
 			ExportTo: visible(rule.ExportTo, s.Mesh.GetDefaultDestinationRuleExportTo(), c.Namespace),
+		}
+		for _, name := range credentialsOf(rule) {
+			idx.credentials[name] = append(idx.credentials[name], one)
 		}
 		if len(rule.GetWorkloadSelector().GetMatchLabels()) > 0 {
 			// It holds for proxies of its own namespace only.

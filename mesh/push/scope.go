@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
@@ -23,6 +24,11 @@ type Scope struct {
 	Services []*service.Service
 	// OutboundAny says that requests to unknown hosts are forwarded.
 	OutboundAny bool
+	// OutboundDynamic says that they are forwarded to the addresses of these hosts' names, instead of
+	// the addresses to which the workload connected.
+	OutboundDynamic bool
+	// ResolvesHosts says that this, or a service, makes the proxy resolve the hosts of requests.
+	ResolvesHosts bool
 
 	byHost map[service.Hostname]*service.Service
 }
@@ -89,15 +95,25 @@ func (s *Snapshot) Scope(v *proxy.View) *Scope {
 	return s.scopes[key]
 }
 
+// SameServices reports whether two scopes reach the same services by the same listeners.
+func (sc *Scope) SameServices(other *Scope) bool {
+	same := func(a, b *Egress) bool {
+		return a.Listener == b.Listener && slices.Equal(a.Services, b.Services) && slices.Equal(a.Destinations, b.Destinations)
+	}
+	return sc.Config == other.Config && sc.ResolvesHosts == other.ResolvesHosts && slices.Equal(sc.Services, other.Services) &&
+		slices.EqualFunc(sc.Egress, other.Egress, same)
+}
+
 func (s *Snapshot) newScope(key scopeKey) *Scope {
 	sc := &Scope{Config: key.sidecar, byHost: make(map[service.Hostname]*service.Service)}
 	policy := s.Mesh.GetOutboundTrafficPolicy().GetMode()
-	sc.OutboundAny = policy != 0 // of MeshConfig, ALLOW_ANY is 1
+	sc.OutboundAny = policy != meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY
+	sc.OutboundDynamic = policy == meshv1alpha1.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY_DYNAMIC_DNS
 	listeners := []*networking.IstioEgressListener{nil}
 	if key.sidecar != nil {
 		sc.Sidecar = key.sidecar.Spec.(*networking.Sidecar)
 		if own := sc.Sidecar.GetOutboundTrafficPolicy(); own != nil {
-			sc.OutboundAny = own.GetMode() == networking.OutboundTrafficPolicy_ALLOW_ANY
+			sc.OutboundAny, sc.OutboundDynamic = own.GetMode() == networking.OutboundTrafficPolicy_ALLOW_ANY, false
 		}
 		if len(sc.Sidecar.GetEgress()) > 0 {
 			listeners = sc.Sidecar.GetEgress()
@@ -117,6 +133,9 @@ func (s *Snapshot) newScope(key scopeKey) *Scope {
 		}
 	}
 	slices.SortFunc(sc.Services, compareServices)
+	sc.ResolvesHosts = sc.OutboundDynamic || slices.ContainsFunc(sc.Services, func(svc *service.Service) bool {
+		return svc.Resolution == service.DynamicDNS
+	})
 	return sc
 }
 

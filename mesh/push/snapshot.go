@@ -8,6 +8,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
@@ -29,6 +30,9 @@ type Snapshot struct {
 	// Domain is the DNS domain of Kubernetes Services, "cluster.local".
 	Domain string
 
+	namespaces   *namespaceIndex
+	clusterLocal []clusterLocal
+
 	services *serviceIndex
 	virtual  *virtualIndex
 	rules    *ruleIndex
@@ -36,7 +40,8 @@ type Snapshot struct {
 	gateways []*GatewayConfig
 	auth     *authIndex
 	ingress  *ingress
-	secrets  map[config.Key]*config.Config
+	// credentials are those of the Secrets.
+	credentials map[config.Key]*config.Credential
 
 	mu     sync.Mutex
 	scopes map[scopeKey]*Scope
@@ -52,11 +57,23 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	s := &Snapshot{Domain: domain, scopes: make(map[scopeKey]*Scope)}
 	is := func(kind config.Kind) bool { return changed == nil || changed[kind] }
 	s.Mesh = before.Mesh
+	s.clusterLocal = before.clusterLocal
 	if is(config.MeshConfig) {
 		s.Mesh = meshConfig(src)
+		s.clusterLocal = indexClusterLocal(s.Mesh, domain)
+	}
+	s.namespaces = before.namespaces
+	if is(config.Namespace) {
+		s.namespaces = indexNamespaces(src.List(config.Namespace, ""))
 	}
 	// Defaults of MeshConfig are part of what the others compute.
 	mesh := s.Mesh != before.Mesh
+	if mesh || is(config.Namespace) && len(s.Mesh.GetDiscoverySelectors()) > 0 {
+		changed, servicesChanged = nil, true
+	}
+	if len(s.Mesh.GetDiscoverySelectors()) > 0 {
+		src = discovered{src, s}
+	}
 	s.services = before.services
 	if servicesChanged || mesh {
 		s.services = indexServices(src.Services())
@@ -85,19 +102,46 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	if is(config.Ingress) || servicesChanged || mesh {
 		s.ingress = s.newIngress(src.List(config.Ingress, ""))
 	}
-	s.secrets = before.secrets
+	s.credentials = before.credentials
 	if is(config.Secret) {
-		s.secrets = make(map[config.Key]*config.Config)
+		s.credentials = make(map[config.Key]*config.Credential)
 		for _, c := range src.List(config.Secret, "") {
-			s.secrets[c.Meta.Key] = c
+			if secret, ok := c.Spec.(*corev1.Secret); ok {
+				credential := config.CredentialOf(secret)
+				s.credentials[c.Meta.Key] = &credential
+			}
 		}
 	}
 	return s
 }
 
-// Secret returns a Kubernetes Secret of the configuration; nil for none.
-func (s *Snapshot) Secret(namespace, name string) *config.Config {
-	return s.secrets[config.Key{Kind: config.Secret, Namespace: namespace, Name: name}]
+// Difference is how much of a snapshot differs from an earlier one.
+type Difference int
+
+const (
+	// NoDifference: at most Secrets differ.
+	NoDifference Difference = iota
+	// HTTPRoutes of VirtualServices differ, too.
+	HTTPRoutes
+	// Routes: VirtualServices differ, too, and not their routes of HTTP alone.
+	Routes
+	// Anything may differ.
+	Anything
+)
+
+// Since returns how much of the snapshot differs from an earlier one, of which it was made. It compares
+// what is shared, so that Anything is also the answer for what was computed anew with the same result.
+func (s *Snapshot) Since(before *Snapshot) Difference {
+	switch {
+	case s.Mesh != before.Mesh || s.Domain != before.Domain || s.namespaces != before.namespaces || s.services != before.services ||
+		s.rules != before.rules || s.sidecars != before.sidecars || s.auth != before.auth || s.ingress != before.ingress || !slices.Equal(s.gateways, before.gateways):
+		return Anything
+	case s.virtual == before.virtual:
+		return NoDifference
+	case s.virtual.onlyHTTP(before.virtual) && before.virtual.onlyHTTP(s.virtual):
+		return HTTPRoutes
+	}
+	return Routes
 }
 
 // meshConfig returns the mesh configuration with Istio's defaults.
@@ -182,8 +226,21 @@ func (s *Snapshot) Service(namespace string, host service.Hostname) *service.Ser
 	return found
 }
 
+// kubernetes is the registry of services that no ServiceEntry describes.
+const kubernetes = "Kubernetes"
+
 // sees reports whether proxies of a namespace see a service.
 func (s *Snapshot) sees(namespace string, svc *service.Service) bool {
+	if svc.Registry != kubernetes {
+		switch s.entryVisibility(svc.Namespace) {
+		case meshv1alpha1.ServiceEntryVisibility_NONE:
+			return false
+		case meshv1alpha1.ServiceEntryVisibility_NAMESPACE:
+			if namespace != svc.Namespace {
+				return false
+			}
+		}
+	}
 	if svc.DefaultExport {
 		return exportedTo(visible(nil, s.Mesh.GetDefaultServiceExportTo(), svc.Namespace), namespace)
 	}
@@ -261,16 +318,29 @@ func (s *Snapshot) MTLS(namespace string, port uint32, selects func(selector map
 	}
 	mode := inherit(s.auth.mesh.GetMtls().GetMode(), security.PeerAuthentication_MutualTLS_PERMISSIVE)
 	mode = inherit(s.auth.namespaces[namespace].GetMtls().GetMode(), mode)
-	for _, spec := range s.auth.workloads[namespace] {
-		if selects(spec.GetSelector().GetMatchLabels()) {
-			mode = inherit(spec.GetMtls().GetMode(), mode)
-			if at, ok := spec.GetPortLevelMtls()[port]; ok {
-				mode = inherit(at.GetMode(), mode)
-			}
-			break
+	if spec := s.auth.workload(namespace, selects); spec != nil {
+		mode = inherit(spec.GetMtls().GetMode(), mode)
+		if at, ok := spec.GetPortLevelMtls()[port]; ok {
+			mode = inherit(at.GetMode(), mode)
 		}
 	}
 	return mode
+}
+
+// MTLSPorts returns the ports for which the PeerAuthentication of a workload has a mode of its own, in
+// order.
+func (s *Snapshot) MTLSPorts(namespace string, selects func(selector map[string]string) bool) []uint32 {
+	return slices.Sorted(maps.Keys(s.auth.workload(namespace, selects).GetPortLevelMtls()))
+}
+
+// workload returns the oldest PeerAuthentication that selects a workload, or nil.
+func (idx *authIndex) workload(namespace string, selects func(selector map[string]string) bool) *security.PeerAuthentication {
+	for _, spec := range idx.workloads[namespace] {
+		if selects(spec.GetSelector().GetMatchLabels()) {
+			return spec
+		}
+	}
+	return nil
 }
 
 // Kinds returns the kinds of a set of documents.

@@ -180,6 +180,13 @@ func TestTheMostSpecificPeerAuthenticationDecides(t *testing.T) {
 			t.Errorf("%s %s %d: %s, want %s", tc.namespace, tc.app, tc.port, got, tc.want)
 		}
 	}
+	x := func(selector map[string]string) bool { return proxy.Selects(selector, map[string]string{"app": "x"}) }
+	if got := s.MTLSPorts("a", x); !slices.Equal(got, []uint32{80}) {
+		t.Errorf("the ports with a mode of their own are %v", got)
+	}
+	if got := s.MTLSPorts("b", x); len(got) > 0 {
+		t.Errorf("in another namespace, the ports with a mode of their own are %v", got)
+	}
 }
 
 // What a change does not touch is shared with the snapshot before, and what it touches is what a new

@@ -73,6 +73,16 @@ func (idx *virtualIndex) get(c *config.Config) *VirtualService {
 	return idx.byConfig[c]
 }
 
+// onlyHTTP reports whether the VirtualServices that another index does not have, have routes of HTTP only.
+func (idx *virtualIndex) onlyHTTP(other *virtualIndex) bool {
+	for c, vs := range idx.byConfig {
+		if other.byConfig[c] != vs && len(vs.Rule.GetTls())+len(vs.Rule.GetTcp()) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // upToDate reports whether the delegates are those that were merged.
 func (vs *VirtualService) upToDate(byKey map[config.Key]*config.Config) bool {
 	for i, key := range vs.Delegates {

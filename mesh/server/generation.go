@@ -3,6 +3,7 @@ package server
 import (
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh/config"
@@ -46,7 +47,7 @@ type generation struct {
 	number uint64
 	*generate.Generator
 
-	outbound, inbound part
+	clusters, listeners, routes, inbound part
 
 	// mu guards assignments, and those of the generations before and after, which share classes.
 	mu *sync.Mutex
@@ -54,28 +55,44 @@ type generation struct {
 	assignments map[service.Hostname]map[string]*assignmentClasses
 }
 
-// part has the resources of one half of the configuration by class.
+// part has the resources of one part of the configuration by class.
 type part struct {
+	types    []string
 	mu       sync.Mutex
 	classes  proxy.Classes[resources]
 	generate func(*proxy.View) *generate.Resources
-	before   *part // of the generation before; nil for none
+	looked   func(generated time.Duration)
+	// keeps reports that the resources of a proxy are those of the generation before; nil for never.
+	keeps  func(*proxy.Proxy) bool
+	before *part // of the generation before; nil for none
+	// latest has what was generated last, for any class: classes have most resources in common.
+	latest resources
 }
 
 // newGeneration returns the generation that follows before, which may be nil. Endpoints of which
 // nothing that they depend on has changed are taken over.
-func newGeneration(snap *push.Snapshot, endpoints generate.Endpoints, before *generation, r *push.Request) *generation {
+func newGeneration(snap *push.Snapshot, endpoints generate.Endpoints, before *generation, r *push.Request, m *Metrics) *generation {
 	gen := &generation{
 		number: 1, Generator: generate.New(snap, endpoints), mu: &sync.Mutex{},
 		assignments: make(map[service.Hostname]map[string]*assignmentClasses),
 	}
-	gen.outbound.generate, gen.inbound.generate = gen.Outbound, gen.Inbound
+	gen.clusters.generate, gen.listeners.generate, gen.routes.generate, gen.inbound.generate = gen.OutboundClusters, gen.OutboundListeners, gen.OutboundRoutes, gen.Inbound
+	for i, p := range gen.parts() {
+		p.types, p.looked = parts[i].types, func(d time.Duration) { m.looked(parts[i].name, d) }
+	}
 	if before == nil {
 		return gen
 	}
 	gen.number, gen.mu = before.number+1, before.mu
-	gen.outbound.before, gen.inbound.before = &before.outbound, &before.inbound
-	before.outbound.before, before.inbound.before = nil, nil
+	for i, p := range gen.parts() {
+		p.before = before.parts()[i]
+		p.before.mu.Lock()
+		p.before.before, p.before.keeps = nil, nil // it may be in use for long
+		p.before.mu.Unlock()
+	}
+	if !r.Everything() && len(r.Services) == 0 {
+		gen.keep(before)
+	}
 	if all, hosts := affectedHosts(r); !all {
 		gen.mu.Lock()
 		defer gen.mu.Unlock()
@@ -86,6 +103,47 @@ func newGeneration(snap *push.Snapshot, endpoints generate.Endpoints, before *ge
 		}
 	}
 	return gen
+}
+
+// parts are the parts of a generation in their order, with the types of their resources.
+var parts = [...]struct {
+	name  string
+	types []string
+}{
+	{"clusters", []string{xds.ClusterType}}, {"listeners", []string{xds.ListenerType}},
+	{"routes", []string{xds.RouteType, xds.VirtualHostType}}, {"inbound", []string{xds.ClusterType, xds.ListenerType}},
+}
+
+func (gen *generation) parts() [len(parts)]*part {
+	return [...]*part{&gen.clusters, &gen.listeners, &gen.routes, &gen.inbound}
+}
+
+// keep lets the generation keep what a change of VirtualServices or Secrets alone does not concern. The
+// services have not changed, nor have endpoints that are part of clusters or listeners.
+func (gen *generation) keep(before *generation) {
+	always := func(*proxy.Proxy) bool { return true }
+	// With other VirtualServices a sidecar may reach other services, and a gateway does.
+	now, then := gen.Snapshot(), before.Snapshot()
+	sameServices := func(who *proxy.Proxy) bool {
+		return who.Type == proxy.Sidecar && now.Scope(proxy.NewView(who)).SameServices(then.Scope(proxy.NewView(who)))
+	}
+	switch now.Since(then) {
+	case push.NoDifference:
+		gen.clusters.keeps, gen.listeners.keeps, gen.routes.keeps, gen.inbound.keeps = always, always, always, always
+	case push.HTTPRoutes:
+		gen.clusters.keeps, gen.listeners.keeps, gen.inbound.keeps = sameServices, sameServices, always
+	case push.Routes:
+		gen.clusters.keeps, gen.inbound.keeps = sameServices, always
+	}
+}
+
+// outboundOf returns the resources of a proxy for connections that it opens.
+func (gen *generation) outboundOf(who *proxy.Proxy) resources {
+	all := make(resources)
+	for _, p := range []*part{&gen.clusters, &gen.listeners, &gen.routes} {
+		maps.Copy(all, p.of(who))
+	}
+	return all
 }
 
 // affectedHosts returns the hosts whose endpoints a request may concern; all says that it may be any.
@@ -99,60 +157,86 @@ func affectedHosts(r *push.Request) (all bool, hosts map[service.Hostname]bool) 
 	}
 	for key := range r.Configs {
 		switch key.Kind {
-		case config.DestinationRule, config.Sidecar, config.MeshConfig:
+		case config.DestinationRule, config.Sidecar, config.MeshConfig, config.Namespace:
 			return true, nil // they decide about subsets, localities, and which service a host is
 		}
 	}
 	return false, hosts
 }
 
-// of returns the resources of a proxy. Resources that are as they were in the generation before are
-// the same objects, and so are whole tables.
+// of returns the resources of a proxy. Resources that are as they were in the generation before, or as
+// another class has them, are the same objects, and so are whole tables.
 func (p *part) of(who *proxy.Proxy) resources {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	var generated time.Duration
+	defer func() { p.looked(generated) }()
+	if kept, ok := p.keep(who); ok {
+		return kept
+	}
 	return p.classes.Get(who, func(v *proxy.View) resources {
+		began := time.Now()
 		made := p.generate(v)
+		generated = time.Since(began)
+		latest := p.latest
 		var before resources
 		if p.before != nil {
 			p.before.mu.Lock()
 			before, _ = p.before.classes.Find(who)
 			p.before.mu.Unlock()
 		}
-		return resources{
-			xds.ClusterType:  share(made.Clusters, before[xds.ClusterType]),
-			xds.ListenerType: share(made.Listeners, before[xds.ListenerType]),
-			xds.RouteType:    share(made.Routes, before[xds.RouteType]),
+		p.latest = resources{}
+		for _, typeURL := range p.types {
+			p.latest[typeURL] = share(setOf(made, typeURL), before[typeURL], latest[typeURL])
 		}
+		return p.latest
 	})
 }
 
-// share returns the table of a set, or the one before if that is equal.
-func share(set generate.Set, before *table) *table {
-	if before == nil {
-		return &table{Set: set}
+// keep returns the resources of a proxy in the generation before, if they have not changed.
+func (p *part) keep(who *proxy.Proxy) (resources, bool) {
+	if _, known := p.classes.Find(who); known || p.before == nil || p.keeps == nil || !p.keeps(who) {
+		return nil, false
 	}
-	equal := len(set) == len(before.Set)
-	for name, r := range set {
-		if old := before.Set[name]; old != nil && old.Version == r.Version {
-			set[name] = old
-		} else {
-			equal = false
-		}
-	}
-	if equal {
-		return before
-	}
-	return &table{Set: set}
+	p.before.mu.Lock()
+	defer p.before.mu.Unlock()
+	return p.classes.Adopt(who, &p.before.classes)
 }
 
-// classes returns the numbers of classes of both parts.
-func (gen *generation) classes() (outbound, inbound int) {
-	gen.outbound.mu.Lock()
-	defer gen.outbound.mu.Unlock()
-	gen.inbound.mu.Lock()
-	defer gen.inbound.mu.Unlock()
-	return gen.outbound.classes.Len(), gen.inbound.classes.Len()
+// setOf returns the resources of a type.
+func setOf(made *generate.Resources, typeURL string) generate.Set {
+	switch typeURL {
+	case xds.ClusterType:
+		return made.Clusters
+	case xds.ListenerType:
+		return made.Listeners
+	case xds.RouteType:
+		return made.Routes
+	default:
+		return made.VirtualHosts
+	}
+}
+
+// share returns the table of a set, or one of the others if it is equal. A resource that is equal to
+// one of the others is replaced by the first such. The others may be nil.
+func share(set generate.Set, others ...*table) *table {
+	shared := make(map[string]bool, len(set))
+	for _, other := range others {
+		if other == nil {
+			continue
+		}
+		equal := len(set) == len(other.Set)
+		for name, r := range set {
+			if same := other.Set[name]; same != nil && same.Version == r.Version && !shared[name] {
+				set[name], shared[name] = same, true
+			}
+			equal = equal && set[name] == other.Set[name]
+		}
+		if equal {
+			return other
+		}
+	}
+	return &table{Set: set}
 }
 
 // assignment returns the endpoints of a cluster as a proxy gets them; nil if it has no such cluster.

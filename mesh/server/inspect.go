@@ -31,7 +31,13 @@ func (s *Server) Served(node string) (out []*Served) {
 	for _, v := range views {
 		v.mu.Lock()
 		if node == "" || v.proxy.Node == node {
-			out = append(out, &Served{v.proxy, v.gen, v.tables})
+			served := &Served{v.proxy, v.gen, v.tables}
+			if v.proxy.VirtualHosts { // the same routes in one piece
+				whole := *v.proxy
+				whole.VirtualHosts = false
+				served.Proxy, served.tables[0] = &whole, v.gen.outboundOf(&whole)
+			}
+			out = append(out, served)
 		}
 		v.mu.Unlock()
 	}
@@ -41,8 +47,8 @@ func (s *Server) Served(node string) (out []*Served) {
 // WouldServe returns what a proxy would be served from other documents and services.
 func WouldServe(snap *push.Snapshot, endpoints generate.Endpoints, discovery *service.Discovery, who *proxy.Proxy) *Served {
 	who = who.WithTargets(instancesOf(discovery, who))
-	gen := newGeneration(snap, endpoints, nil, nil)
-	return &Served{who, gen, [2]resources{gen.outbound.of(who), gen.inbound.of(who)}}
+	gen := newGeneration(snap, endpoints, nil, nil, NewMetrics(nil))
+	return &Served{who, gen, [2]resources{gen.outboundOf(who), gen.inbound.of(who)}}
 }
 
 // Lookup returns a resource; nil for none.

@@ -1,19 +1,24 @@
 package server
 
 import (
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh/push"
 )
 
 // Metrics are the metrics of the pushes. Their names are Istio's, so that its dashboards work.
 type Metrics struct {
+	downstream.NoObserver
 	convergence, queueTime, debounceTime, pushTime prometheus.Histogram
-	triggers, rejects                              *prometheus.CounterVec
+	xdsPushTime, generation                        *prometheus.HistogramVec
+	triggers, rejects, pushes, classes             *prometheus.CounterVec
 	proxies, services                              prometheus.Gauge
+	behind                                         func() float64 // set by New
 }
 
 // NewMetrics registers the metrics; with nil they are counted and nobody sees them.
@@ -36,10 +41,40 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		proxies:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "pilot_xds", Help: "Connected proxies."}),
 		services: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pilot_services", Help: "Services of all registries."}),
 	}
+	m.pushes = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pilot_xds_pushes", Help: "Responses sent to proxies, by type."}, []string{"type"})
+	m.xdsPushTime = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "pilot_xds_push_time", Help: "Seconds that a response took until it was handed to the transport.", Buckets: buckets,
+	}, []string{"type"})
+	m.generation = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "holdfast_mesh_generation_seconds", Help: "Seconds that the configuration of a class of proxies took, by part: clusters, listeners, routes, inbound.", Buckets: buckets,
+	}, []string{"part"})
+	m.classes = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "holdfast_mesh_class_lookups_total", Help: "Requests for the configuration of a class of proxies: hit if it was there, miss if it was generated.",
+	}, []string{"part", "result"})
 	if registry != nil {
-		registry.MustRegister(m.convergence, m.queueTime, m.debounceTime, m.pushTime, m.triggers, m.rejects, m.proxies, m.services)
+		registry.MustRegister(m.convergence, m.queueTime, m.debounceTime, m.pushTime, m.triggers, m.rejects, m.proxies, m.services,
+			m.pushes, m.xdsPushTime, m.generation, m.classes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "holdfast_mesh_proxies_behind", Help: "Connected proxies that have not answered a change yet.",
+			}, func() float64 { return m.behind() }))
 	}
 	return m
+}
+
+// Pushed counts a response: Metrics is a downstream.Observer.
+func (m *Metrics) Pushed(typeURL, _ string, _ int, took time.Duration) {
+	label := strings.ToLower(xds.Short(typeURL))
+	m.pushes.WithLabelValues(label).Inc()
+	m.xdsPushTime.WithLabelValues(label).Observe(took.Seconds())
+}
+
+// looked counts a lookup of the configuration of a class, which took a time to generate; 0 for none.
+func (m *Metrics) looked(part string, generated time.Duration) {
+	if generated == 0 {
+		m.classes.WithLabelValues(part, "hit").Inc()
+		return
+	}
+	m.classes.WithLabelValues(part, "miss").Inc()
+	m.generation.WithLabelValues(part).Observe(generated.Seconds())
 }
 
 func (m *Metrics) converged(d time.Duration) { m.convergence.Observe(d.Seconds()) }

@@ -10,6 +10,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"log/slog"
 	"runtime"
 	"slices"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/mesh/push"
@@ -49,6 +51,9 @@ type Server struct {
 	cfg     Config
 	started time.Time
 	source  source
+
+	admission admission
+	stopped   chan struct{} // closed when Run has ended
 
 	mu    sync.Mutex
 	gen   *generation // nil until Start
@@ -80,8 +85,10 @@ func New(cfg Config) *Server {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	s := &Server{
 		cfg: cfg, started: time.Now(), source: source{cfg.Reader, cfg.Discovery},
+		admission: newAdmission(), stopped: make(chan struct{}),
 		views: make(map[*view]struct{}), requested: make(chan struct{}, 1), queued: make(chan struct{}, 1),
 	}
+	cfg.Metrics.behind = s.behind
 	s.proxies.Queue = queue.New[*view](cmp.Or(cfg.Throttle, queue.DefaultThrottle))
 	return s
 }
@@ -94,7 +101,7 @@ func (s *Server) Start() {
 	s.requests.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.gen = newGeneration(push.New(s.source, s.cfg.Domain, nil, nil, true), s.cfg.Shards, nil, nil)
+	s.gen = newGeneration(push.New(s.source, s.cfg.Domain, nil, nil, true), s.cfg.Shards, nil, nil, s.cfg.Metrics)
 }
 
 // Request requests a push. It does not block.
@@ -108,6 +115,7 @@ func (s *Server) Request(r *push.Request) {
 
 // Run pushes what is requested, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
+	defer close(s.stopped)
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return s.debounce(ctx) })
 	for range runtime.GOMAXPROCS(0) {
@@ -164,7 +172,7 @@ func (s *Server) push(r *push.Request) {
 			kinds = push.Kinds(r.Configs)
 		}
 		snap := push.New(s.source, s.cfg.Domain, before.Snapshot(), kinds, r.Everything() || len(r.Services) > 0)
-		next := newGeneration(snap, s.cfg.Shards, before, r)
+		next := newGeneration(snap, s.cfg.Shards, before, r, s.cfg.Metrics)
 		s.mu.Lock()
 		s.gen = next
 		s.mu.Unlock()
@@ -226,16 +234,26 @@ func (s *Server) serve(v *view, r *push.Request) {
 	v.install(gen, r, who)
 }
 
-// Attach opens the view of a proxy. The error is a gRPC status: UNAVAILABLE before Start, and
-// INVALID_ARGUMENT for a Node that does not say who the proxy is.
+// Attach opens the view of a proxy. It waits while many others connect. The error is a gRPC status:
+// UNAVAILABLE before Start and after Run, INVALID_ARGUMENT for a Node that does not say who the proxy is,
+// and PERMISSION_DENIED for one that says something else than the certificate.
 func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	who, err := proxy.FromNode(c.Node)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
+	if who, err = s.authenticate(who, c.Certificate); err != nil {
+		return nil, err
+	}
+	who.VirtualHosts = who.VirtualHosts && c.Form == xds.Delta && who.Type == proxy.Sidecar // SotW has no VHDS
+	release := s.admission.admit(s.stopped)
+	if release == nil {
+		return nil, status.Error(codes.Unavailable, "the control plane is stopping")
+	}
 	who = who.WithTargets(instancesOf(s.cfg.Discovery, who))
 	v := &view{
-		server: s, stream: c.Stream, peer: c.Peer, form: c.Form, since: time.Now(), proxy: who,
+		admitted: release,
+		server:   s, stream: c.Stream, peer: c.Peer, form: c.Form, since: time.Now(), proxy: who,
 		changed: make(chan struct{}, 1), types: make(map[string]*viewType), nacks: make(map[string]uint64),
 	}
 	s.mu.Lock()
@@ -246,14 +264,38 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	}
 	s.mu.Unlock()
 	if gen == nil {
-		return nil, status.Error(codes.Unavailable, "the configuration has not been read yet")
+		release()
+		return nil, errNotRead
 	}
 	v.install(gen, nil, who)
 	return v, nil
 }
 
+// authenticate returns the proxy with the identity of its certificate, which may be nil.
+func (s *Server) authenticate(who *proxy.Proxy, cert *x509.Certificate) (*proxy.Proxy, error) {
+	s.mu.Lock()
+	gen := s.gen
+	s.mu.Unlock()
+	if gen == nil {
+		return nil, errNotRead
+	}
+	id, err := proxy.IdentityOf(cert)
+	if err != nil {
+		return nil, status.Errorf(codes.PermissionDenied, "node %q: %v", who.Node, err)
+	}
+	mesh := gen.Snapshot().Mesh
+	who, err = who.Authenticate(id, append([]string{mesh.GetTrustDomain()}, mesh.GetTrustDomainAliases()...))
+	if err != nil {
+		return nil, status.Error(codes.PermissionDenied, err.Error())
+	}
+	return who, nil
+}
+
+var errNotRead = status.Error(codes.Unavailable, "the configuration has not been read yet")
+
 // detach forgets the view of a stream that ended.
 func (s *Server) detach(v *view) {
+	v.admitted()
 	s.mu.Lock()
 	delete(s.views, v)
 	s.cfg.Metrics.connected(len(s.views))
@@ -261,6 +303,18 @@ func (s *Server) detach(v *view) {
 	s.proxies.Lock()
 	s.proxies.Remove(v)
 	s.proxies.Unlock()
+}
+
+// behind returns how many proxies have not answered a change yet.
+func (s *Server) behind() (n float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for v := range s.views {
+		if v.isBehind() {
+			n++
+		}
+	}
+	return n
 }
 
 // Proxies returns the connected proxies, in the order in which they connected.

@@ -44,7 +44,7 @@ func on(t *testing.T, documents string, test func(*rig)) {
 			Reader: r.store, Discovery: discovery, Shards: shards, Domain: config.DefaultDomain,
 			Debounce: debounce.Options{After: debounce.DefaultAfter, Max: debounce.DefaultMax, Endpoints: true},
 		})
-		for _, kind := range []config.Kind{config.VirtualService, config.DestinationRule, config.Sidecar, config.MeshConfig} {
+		for _, kind := range []config.Kind{config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.Secret, config.MeshConfig} {
 			r.store.RegisterHandler(kind, r.server.ConfigChanged)
 		}
 		r.put(documents)
@@ -345,8 +345,8 @@ func TestProxiesOfAClassShareTheirResources(t *testing.T) {
 		if one.tables[0][xds.ListenerType] == other.tables[0][xds.ListenerType] {
 			t.Error("a captured sidecar shares the listeners of one that is not")
 		}
-		if outbound, _ := r.server.gen.classes(); outbound != 2 {
-			t.Errorf("%d classes, want 2", outbound)
+		if clusters, listeners := r.server.gen.clusters.classes.Len(), r.server.gen.listeners.classes.Len(); clusters != 1 || listeners != 2 {
+			t.Errorf("%d classes of clusters, %d of listeners, want 1 and 2", clusters, listeners)
 		}
 		// A push that changes nothing keeps the tables.
 		before := one.tables[0][xds.ClusterType]

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/mesh/push"
 	"github.com/holdfast-xds/holdfast/mesh/service"
@@ -20,12 +21,14 @@ import (
 
 // view is the configuration of one proxy as its stream sees it: a downstream.View.
 type view struct {
-	server  *Server
-	stream  uint64
-	peer    string
-	form    xds.Form
-	since   time.Time
-	changed chan struct{} // holds a value when Begin has something new
+	server *Server
+	stream uint64
+	peer   string
+	form   xds.Form
+	since  time.Time
+	// admitted gives back the place of the proxy among those that get their first configuration.
+	admitted func()
+	changed  chan struct{} // holds a value when Begin has something new
 
 	mu    sync.Mutex
 	proxy *proxy.Proxy
@@ -78,7 +81,7 @@ func (t *viewType) concerns(name string) bool {
 // install makes a generation the one that is served. request says what changed, nil for a proxy that
 // has just connected; refresh recomputes the services of the workload.
 func (v *view) install(gen *generation, request *push.Request, who *proxy.Proxy) {
-	tables := [2]resources{gen.outbound.of(who), gen.inbound.of(who)}
+	tables := [2]resources{gen.outboundOf(who), gen.inbound.of(who)}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.gen != nil && gen.number < v.gen.number {
@@ -99,6 +102,7 @@ func (v *view) install(gen *generation, request *push.Request, who *proxy.Proxy)
 	}
 	if request != nil {
 		any = v.touchEndpoints(request) || any
+		any = v.touchSecrets(request) || any
 	}
 	v.wakeIf(any, request)
 }
@@ -133,6 +137,34 @@ func (v *view) touchEndpoints(request *push.Request) (any bool) {
 		}
 	}
 	return any
+}
+
+// touchSecrets marks the Secrets that a request may concern.
+func (v *view) touchSecrets(request *push.Request) (any bool) {
+	t := v.types[xds.SecretType]
+	if t == nil {
+		return false
+	}
+	if secretsMayChange(request) {
+		for name := range t.names {
+			any = v.touch(xds.SecretType, name) || any
+		}
+	}
+	return any
+}
+
+// secretsMayChange reports whether a request concerns Secrets, or which of them a proxy may have.
+func secretsMayChange(r *push.Request) bool {
+	if r.Everything() {
+		return true
+	}
+	for key := range r.Configs {
+		switch key.Kind {
+		case config.Secret, config.Gateway, config.DestinationRule, config.Ingress:
+			return true
+		}
+	}
+	return false
 }
 
 // touch marks a name as changed, and reports whether the client subscribes to it.
@@ -219,9 +251,27 @@ func (v *view) Subscribe(change xds.SubscriptionChange) {
 	for _, name := range change.Subscribe {
 		t.names[name] = struct{}{}
 	}
+	if change.Type == xds.SecretType {
+		v.reportMissing(change.Subscribe)
+	}
 	for _, name := range change.Unsubscribe {
 		delete(t.names, name)
 		delete(t.dirty, name)
+	}
+}
+
+// reportMissing logs which of the secrets that the proxy asks for it does not get, because Envoy waits
+// for them without a word.
+func (v *view) reportMissing(names []string) {
+	for _, name := range names {
+		if (state{v}).secret(name) != nil {
+			continue
+		}
+		reason := "there is no such Secret in the proxy's namespace, or no Gateway or DestinationRule of the proxy names it"
+		if !v.proxy.Authenticated {
+			reason = "the proxy has not authenticated: it must connect to --tls-listen with a certificate that has its identity"
+		}
+		v.server.cfg.Log.Warn("proxy does not get a secret", "node", v.proxy.Node, "name", name, "reason", reason)
 	}
 }
 
@@ -289,6 +339,9 @@ func (v *view) Progress(p session.Progress) {
 	defer v.mu.Unlock()
 	t := v.typeOf(p.Type)
 	t.answered = max(t.answered, p.Revision)
+	if p.Type == xds.ListenerType && t.changedAt > 0 && t.answered >= t.changedAt {
+		v.admitted() // it has all but its routes, if it has any
+	}
 	if v.pending.IsZero() {
 		return
 	}
@@ -299,6 +352,12 @@ func (v *view) Progress(p session.Progress) {
 	}
 	v.server.cfg.Metrics.converged(time.Since(v.pending))
 	v.pending = time.Time{}
+}
+
+func (v *view) isBehind() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return !v.pending.IsZero()
 }
 
 func (v *view) Close(downstream.End) { v.server.detach(v) }
@@ -313,9 +372,13 @@ func (s state) Wildcard(string) xds.Knowledge { return xds.Complete }
 
 func (s state) Lookup(typeURL, name string) xds.Item {
 	var r *xds.Resource
-	if typeURL == xds.EndpointType {
+	switch typeURL {
+	case xds.EndpointType:
 		r = s.gen.assignment(s.proxy, name)
-	} else {
+	case xds.SecretType:
+		// A Secret that the proxy does not get is unknown, and not absent: a proxy that has it keeps it.
+		return xds.Item{Current: s.secret(name), Status: xds.Acked}
+	default:
 		for _, half := range s.tables {
 			if t := half[typeURL]; t != nil && t.Set[name] != nil {
 				r = t.Set[name]
@@ -326,6 +389,14 @@ func (s state) Lookup(typeURL, name string) xds.Item {
 		return xds.Item{NotFound: true}
 	}
 	return xds.Item{Current: r, Status: xds.Acked}
+}
+
+// secret returns a Secret of the configuration if the proxy may have it; otherwise nil (mesh.md M9).
+func (s state) secret(name string) *xds.Resource {
+	if !s.proxy.Authenticated {
+		return nil
+	}
+	return s.gen.Secret(proxy.NewView(s.proxy), name)
 }
 
 func (s state) All(typeURL string) iter.Seq[xds.Item] {
@@ -372,7 +443,8 @@ type ProxyStatus struct {
 }
 
 // TypeStatus describes one type of a connected proxy. The states are those of Istio's proxy-status:
-// SYNCED, STALE, or NACKED with the reasons, one a line.
+// SYNCED, STALE, NACKED with the reasons, one a line, or NOT SENT for secrets of which the proxy does
+// not get some.
 type TypeStatus struct {
 	Type   string `json:"type"`
 	State  string `json:"state"`
@@ -389,7 +461,10 @@ func (v *view) status() ProxyStatus {
 	for typeURL, t := range v.types {
 		one := TypeStatus{Type: xds.Short(typeURL), State: "SYNCED"}
 		reasons := v.reasons(typeURL, t)
+		missing := v.missing(typeURL, t)
 		switch {
+		case len(missing) > 0:
+			one.State, one.Reason = "NOT SENT", "there is no Secret, or none for this proxy: "+strings.Join(missing, ", ")
 		case reasons != "":
 			one.State, one.Reason = "NACKED", reasons
 		case t.answered < t.changedAt:
@@ -399,6 +474,19 @@ func (v *view) status() ProxyStatus {
 	}
 	slices.SortFunc(s.Types, func(a, b TypeStatus) int { return cmp.Compare(a.Type, b.Type) })
 	return s
+}
+
+// missing returns the secrets to which the client subscribes and which it does not get.
+func (v *view) missing(typeURL string, t *viewType) (names []string) {
+	if typeURL != xds.SecretType {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.names)) {
+		if (state{v}).secret(name) == nil {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // instancesOf returns the ports of services that a proxy stands before.

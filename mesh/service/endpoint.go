@@ -45,7 +45,9 @@ type Endpoint struct {
 	Network  string
 	// Cluster is the id of the cluster whose registry knows the endpoint.
 	Cluster string
-	Weight  uint32 // 0 is 1
+	// Node is the name of the Kubernetes node on which it runs, "" if that is not known.
+	Node   string
+	Weight uint32 // 0 is 1
 	// ServiceAccount is the SPIFFE id of the endpoint, "" for none.
 	ServiceAccount string
 	Namespace      string
@@ -69,7 +71,7 @@ func (e *Endpoint) Equal(o *Endpoint) bool {
 		return true
 	}
 	return e.Address == o.Address && e.Port == o.Port && e.PortName == o.PortName &&
-		e.Locality == o.Locality && e.Network == o.Network && e.Cluster == o.Cluster && e.Weight == o.Weight &&
+		e.Locality == o.Locality && e.Network == o.Network && e.Cluster == o.Cluster && e.Node == o.Node && e.Weight == o.Weight &&
 		e.ServiceAccount == o.ServiceAccount && e.Namespace == o.Namespace && e.Workload == o.Workload &&
 		e.Health == o.Health && e.HasSidecar == o.HasSidecar && maps.Equal(e.Labels, o.Labels)
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -19,10 +20,13 @@ import (
 // that have the same resolution, labels, selector and visibility, and with the endpoints of all that
 // have the same resolution. A change of a document costs the services that it is part of.
 //
-// It has no health of WorkloadEntries, because that is in a status which documents do not have.
+// A service without an address has automatic ones, if its host is no wildcard (but for DYNAMIC_DNS), its
+// resolution is not NONE, and the entry does not opt out: those in the entry's status, or else those of
+// an allocation.
 type Entries struct {
 	registry
 	workloads workloads
+	auto      *allocation
 	entries   map[config.Key]*entry
 	// hosts has the entries of each service, oldest first.
 	hosts map[Key][]*entry
@@ -37,6 +41,8 @@ type entry struct {
 	resolution Resolution
 	keys       []Key
 	addresses  []string
+	// assigned are automatic addresses of its hosts that are in its status.
+	assigned map[Hostname][]string
 	// inline are the endpoints that it lists; selected are those of the workloads that it selects.
 	inline   []*Endpoint
 	selected selection
@@ -45,14 +51,16 @@ type entry struct {
 // NewEntries returns a registry that follows a cache from its Run on. It must be called before that.
 func NewEntries(cache config.Cache, options Options) *Entries {
 	r := &Entries{
-		registry: newRegistry("External", options), entries: map[config.Key]*entry{}, hosts: map[Key][]*entry{},
-		selectors: map[string]map[config.Key]*entry{},
+		registry: newRegistry(External, options), entries: map[config.Key]*entry{}, hosts: map[Key][]*entry{},
+		selectors: map[string]map[config.Key]*entry{}, auto: newAllocation(),
 	}
 	r.workloads = newWorkloads(&r.options)
 	cache.RegisterHandler(config.ServiceEntry, r.onEntry)
 	cache.RegisterHandler(config.WorkloadEntry, r.onWorkload)
 	cache.RegisterHandler(config.Pod, r.onWorkload)
 	cache.RegisterHandler(config.Namespace, r.onNamespace)
+	cache.RegisterHandler(config.Node, r.onNode)
+	cache.RegisterHandler(config.MeshConfig, r.onMesh)
 	return r
 }
 
@@ -93,6 +101,34 @@ func (r *Entries) onNamespace(e config.Event) {
 	r.publish(outcomes)
 }
 
+func (r *Entries) onNode(e config.Event) {
+	r.mu.Lock()
+	touched := map[Key]struct{}{}
+	for _, t := range r.workloads.setNode(e) {
+		r.move(t, touched)
+	}
+	outcomes := r.rebuild(touched)
+	r.mu.Unlock()
+	r.publish(outcomes)
+}
+
+// onMesh takes in the trust domain, which is part of the service accounts of endpoints.
+func (r *Entries) onMesh(e config.Event) {
+	r.mu.Lock()
+	touched := map[Key]struct{}{}
+	if r.setTrustDomain(e) {
+		for _, t := range r.workloads.again(func(*workload) bool { return true }) {
+			r.move(t, touched)
+		}
+		for key, en := range maps.Clone(r.entries) {
+			r.replace(key, en.config, touched)
+		}
+	}
+	outcomes := r.rebuild(touched)
+	r.mu.Unlock()
+	r.publish(outcomes)
+}
+
 // replace replaces an entry, nil removes it, and notes the services that this touches.
 func (r *Entries) replace(key config.Key, c *config.Config, touched map[Key]struct{}) {
 	if old := r.entries[key]; old != nil {
@@ -105,6 +141,9 @@ func (r *Entries) replace(key config.Key, c *config.Config, touched map[Key]stru
 		}
 		delete(r.entries, key)
 		take(r.selectors, key.Namespace, key)
+		for _, address := range old.fixed() {
+			r.auto.unfix(address)
+		}
 	}
 	if c == nil {
 		return
@@ -114,6 +153,9 @@ func (r *Entries) replace(key config.Key, c *config.Config, touched map[Key]stru
 		return
 	}
 	r.entries[key] = en
+	for _, address := range en.fixed() {
+		r.auto.fix(address)
+	}
 	for _, k := range en.keys {
 		touched[k] = struct{}{}
 		r.hosts[k] = append(r.hosts[k], en)
@@ -171,6 +213,7 @@ func (en *entry) serve(w *workload) []*Endpoint {
 var resolutions = map[networking.ServiceEntry_Resolution]Resolution{
 	networking.ServiceEntry_NONE: Passthrough, networking.ServiceEntry_STATIC: ClientSide,
 	networking.ServiceEntry_DNS: DNS, networking.ServiceEntry_DNS_ROUND_ROBIN: DNSRoundRobin,
+	networking.ServiceEntry_DYNAMIC_DNS: DynamicDNS,
 }
 
 // read returns what an entry means, nil if it cannot be used.
@@ -198,6 +241,10 @@ func (r *Entries) read(c *config.Config) *entry {
 			r.options.reportf(c, "address %q: %w", address, err)
 		}
 	}
+	if status, ok := c.Status.(*networking.ServiceEntryStatus); ok {
+		en.assigned = assignedAddresses(status)
+		maps.DeleteFunc(en.assigned, func(host Hostname, _ []string) bool { return !en.allocates(host) })
+	}
 	if spec.WorkloadSelector == nil {
 		for i, endpoint := range spec.Endpoints {
 			if endpoint.GetAddress() == "" {
@@ -213,9 +260,58 @@ func (r *Entries) read(c *config.Config) *entry {
 	return en
 }
 
+// labelAllocate is the label of a ServiceEntry that opts out of automatic addresses with "false".
+const labelAllocate = "networking.istio.io/enable-autoallocate-ip"
+
+// allocates reports whether a host of the entry has automatic addresses, as in Istio.
+func (en *entry) allocates(host Hostname) bool {
+	if en.resolution == Passthrough || host.IsWildcard() && en.resolution != DynamicDNS {
+		return false
+	}
+	return len(en.spec.Addresses) == 0 && !strings.EqualFold(en.config.Labels[labelAllocate], "false")
+}
+
+// assignedAddresses returns the addresses in a status by host.
+func assignedAddresses(status *networking.ServiceEntryStatus) map[Hostname][]string {
+	out := map[Hostname][]string{}
+	for _, a := range status.GetAddresses() {
+		if ip, err := netip.ParseAddr(a.GetValue()); err == nil {
+			host := Hostname(a.GetHost())
+			out[host] = appendNew(out[host], []string{ip.String()})
+		}
+	}
+	return out
+}
+
+// fixed returns the addresses that the entry names, in any order.
+func (en *entry) fixed() []string {
+	out := slices.Clone(en.addresses)
+	for _, addresses := range en.assigned {
+		out = append(out, addresses...)
+	}
+	return out
+}
+
+// allocate claims an automatic address for a service, or gives it up. It returns the services whose
+// address changed.
+func (r *Entries) allocate(touched map[Key]struct{}) map[Key]struct{} {
+	for key := range touched {
+		entries := r.hosts[key]
+		needs := len(entries) > 0 && entries[0].allocates(key.Hostname) && len(entries[0].assigned[key.Hostname]) == 0 &&
+			len(r.service(key, entries).Addresses) == 0
+		if needs {
+			r.auto.set(key, entries[0].config.Created)
+		} else {
+			r.auto.remove(key)
+		}
+	}
+	return r.auto.take()
+}
+
 // rebuild sets the services that were touched.
 func (r *Entries) rebuild(touched map[Key]struct{}) []outcome {
 	var out []outcome
+	maps.Copy(touched, r.allocate(touched))
 	for _, key := range slices.SortedFunc(maps.Keys(touched), CompareKeys) {
 		entries := r.hosts[key]
 		if len(entries) == 0 {
@@ -282,6 +378,12 @@ func (r *Entries) service(key Key, entries []*entry) *Service {
 		oldest.ServiceAccounts = appendNew(oldest.ServiceAccounts, s.ServiceAccounts)
 	}
 	slices.Sort(oldest.ServiceAccounts)
+	if len(oldest.Addresses) == 0 {
+		oldest.AutoAddresses = entries[0].assigned[key.Hostname]
+		if len(oldest.AutoAddresses) == 0 {
+			oldest.AutoAddresses = r.auto.of(key)
+		}
+	}
 	return oldest
 }
 
@@ -306,7 +408,8 @@ func (r *Entries) describe(key Key, en *entry) *Service {
 		MeshExternal: en.spec.Location == networking.ServiceEntry_MESH_EXTERNAL,
 		ExportTo:     r.options.exportTo(key.Namespace, en.spec.ExportTo), DefaultExport: len(en.spec.ExportTo) == 0,
 		Labels: en.config.Labels, ServiceAccounts: appendNew(nil, en.spec.SubjectAltNames),
-		Addresses: slices.Clone(en.addresses), Created: en.config.Created, Registry: r.shard.Registry, Origin: en.config.Key,
+		Distribution: ParseDistribution(en.config.Annotations[annotationDistribution]),
+		Addresses:    slices.Clone(en.addresses), Created: en.config.Created, Registry: r.shard.Registry, Origin: en.config.Key,
 	}
 	for _, port := range en.spec.Ports {
 		p := Port{Name: port.Name, Number: port.Number, Protocol: ParseProtocol(port.Protocol)}

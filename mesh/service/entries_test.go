@@ -207,9 +207,9 @@ func TestAChangeTouchesOnlyItsOwnServices(t *testing.T) {
 func TestWhatIsNotSupportedIsReported(t *testing.T) {
 	f := newFeed()
 	_, _, l := newEntries(f)
-	f.apply(doc(config.ServiceEntry, "default/a", "{hosts: ['*.com'], resolution: DYNAMIC_DNS}"),
+	f.apply(doc(config.ServiceEntry, "default/a", "{hosts: ['*.com'], resolution: 9}"),
 		doc(config.ServiceEntry, "default/b", "{hosts: [b.com], resolution: STATIC, endpoints: [{network: east}]}"))
-	l.want(t, "service: ServiceEntry default/a: resolution DYNAMIC_DNS is not supported",
+	l.want(t, "service: ServiceEntry default/a: resolution 9 is not supported",
 		"service: ServiceEntry default/b: endpoint 0 has no address, which is not supported", "default/b.com added")
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -116,6 +117,10 @@ func newSpec(kind config.Kind) any {
 		return &discoveryv1.EndpointSlice{}
 	case config.Pod:
 		return &corev1.Pod{}
+	case config.Node:
+		return &corev1.Node{}
+	case config.MeshConfig:
+		return &meshv1alpha1.MeshConfig{}
 	default:
 		return &corev1.Namespace{}
 	}

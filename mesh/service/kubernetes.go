@@ -21,8 +21,9 @@ import (
 // in their status. An endpoint whose slice names a Pod that is not known is left out until the Pod
 // is there, because it is not known whether it accepts mTLS.
 //
-// EndpointSlices of DNS names are not supported. Nodes are not read: a Pod's locality is that of its
-// own labels.
+// The locality of a Pod is that of its label istio-locality, or else of its Node, or else of its own
+// topology labels; that of an endpoint without a Pod is that of the node or the zone in its slice.
+// EndpointSlices of DNS names are not supported.
 type Kubernetes struct {
 	registry
 	workloads workloads
@@ -59,7 +60,7 @@ func NewKubernetes(cache config.Cache, options Options) *Kubernetes {
 	type touched = map[config.Key]struct{}
 	for kind, handle := range map[config.Kind]func(config.Event, touched){
 		config.Service: r.onService, config.EndpointSlice: r.onSlice, config.Pod: r.onWorkload,
-		config.WorkloadEntry: r.onWorkload, config.Namespace: r.onNamespace,
+		config.WorkloadEntry: r.onWorkload, config.Namespace: r.onNamespace, config.Node: r.onNode, config.MeshConfig: r.onMesh,
 	} {
 		cache.RegisterHandler(kind, func(e config.Event) {
 			r.mu.Lock()
@@ -146,6 +147,36 @@ func (r *Kubernetes) onNamespace(e config.Event, touched map[config.Key]struct{}
 			r.readEndpoints(s)
 			touched[s.service] = struct{}{}
 		}
+	}
+}
+
+func (r *Kubernetes) onNode(e config.Event, touched map[config.Key]struct{}) {
+	name, before := e.Key().Name, r.workloads.nodes[e.Key().Name]
+	moved := r.workloads.setNode(e)
+	if r.workloads.nodes[name] == before {
+		return
+	}
+	for _, t := range moved {
+		r.move(t, touched)
+	}
+	for _, s := range r.slices {
+		if s.isOn(name) {
+			r.readEndpoints(s)
+			touched[s.service] = struct{}{}
+		}
+	}
+}
+
+// onMesh takes in the trust domain, which is part of the service accounts of services and endpoints.
+func (r *Kubernetes) onMesh(e config.Event, touched map[config.Key]struct{}) {
+	if !r.setTrustDomain(e) {
+		return
+	}
+	for key := range r.objects {
+		touched[key] = struct{}{}
+	}
+	for _, t := range r.workloads.again(func(*workload) bool { return true }) {
+		r.move(t, touched)
 	}
 }
 
@@ -328,6 +359,11 @@ func (r *Kubernetes) describe(o *object) *Service {
 		Hostname: o.key.Hostname, Namespace: c.Namespace, Name: c.Name, Labels: c.Labels, Created: c.Created,
 		Registry: kubernetes, Origin: c.Key, ExportTo: r.options.exportTo(c.Namespace, exportTo), DefaultExport: len(exportTo) == 0,
 		ServiceAccounts: list(c.Annotations[annotationCanonicalAccounts]),
+		Distribution:    ParseDistribution(c.Annotations[annotationDistribution]),
+		NodeLocal:       spec.InternalTrafficPolicy != nil && *spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
+	}
+	if spec.TrafficDistribution != nil && *spec.TrafficDistribution != "" {
+		s.Distribution = ParseDistribution(*spec.TrafficDistribution)
 	}
 	for _, account := range list(c.Annotations[annotationAccounts]) {
 		s.ServiceAccounts = appendNew(s.ServiceAccounts, []string{r.options.spiffeID(c.Namespace, account)})

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
 	"github.com/holdfast-xds/holdfast/mesh/config"
 )
 
@@ -16,7 +18,7 @@ type Options struct {
 	// Cluster is the id of the cluster whose documents the registry reads, "" for none.
 	Cluster string
 	// Domain is the DNS domain of Kubernetes Services, cluster.local if empty. TrustDomain is that
-	// of service accounts, cluster.local if empty.
+	// of service accounts if the mesh configuration names none, cluster.local if empty.
 	Domain, TrustDomain string
 	// Network is the network of workloads that name none.
 	Network string
@@ -84,6 +86,8 @@ func (e ServiceEvent) Key() Key {
 type registry struct {
 	options Options
 	shard   ShardKey
+	// trustDomain is that of the options, which holds while no mesh configuration names one.
+	trustDomain string
 
 	// mu guards what follows, and what the registry that embeds this one knows of documents.
 	mu        sync.RWMutex
@@ -99,10 +103,22 @@ func newRegistry(name string, options Options) registry {
 		options.Shards = &Shards{}
 	}
 	return registry{
-		options: options, shard: ShardKey{name, options.Cluster},
+		options: options, shard: ShardKey{name, options.Cluster}, trustDomain: options.TrustDomain,
 		services: map[Key]*Service{}, endpoints: map[Key][]*Endpoint{},
 		byHost: map[Hostname]map[Key]struct{}{}, byAddress: map[string]map[Key]int{},
 	}
+}
+
+// setTrustDomain takes in a change of the mesh configuration, and reports whether it has another trust
+// domain. It is called with mu held for writing.
+func (r *registry) setTrustDomain(e config.Event) (changed bool) {
+	domain := r.trustDomain
+	if e.New != nil {
+		domain = cmp.Or(e.New.Spec.(*meshv1alpha1.MeshConfig).GetTrustDomain(), domain)
+	}
+	before := r.options.trustDomain()
+	r.options.TrustDomain = domain
+	return r.options.trustDomain() != before
 }
 
 // outcome is what a change of a document made of a service.

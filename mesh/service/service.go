@@ -64,7 +64,46 @@ const (
 	DNSRoundRobin
 	// Passthrough: the proxy forwards to the address that the application chose.
 	Passthrough
+	// DynamicDNS: the proxy resolves the host that a request or a connection names (HTTP, SNI), of those
+	// that a wildcard stands for.
+	DynamicDNS
 )
+
+// Distribution says which endpoints of a service a proxy prefers while they are healthy.
+type Distribution uint8
+
+const (
+	// DistributionUnset: the namespace of the service decides, or else the mesh.
+	DistributionUnset Distribution = iota
+	// DistributionAny: all are the same.
+	DistributionAny
+	// PreferSameZone: those of the proxy's zone, then of its region, then of its network.
+	PreferSameZone
+	// PreferSameNode: those of the proxy's node, then of its subzone, and then as PreferSameZone.
+	PreferSameNode
+)
+
+// annotationDistribution is the annotation of Services, ServiceEntries and Namespaces that says it.
+const annotationDistribution = "networking.istio.io/traffic-distribution"
+
+// ParseDistribution returns the distribution that a Service's trafficDistribution or an annotation
+// names. As in Istio, one that is not known is DistributionAny.
+func ParseDistribution(text string) Distribution {
+	switch strings.ToLower(text) {
+	case "":
+		return DistributionUnset
+	case "preferclose", "prefersamezone":
+		return PreferSameZone
+	case "prefersamenode":
+		return PreferSameNode
+	}
+	return DistributionAny
+}
+
+// DistributionOf returns what the annotations of a Namespace say for the services in it.
+func DistributionOf(annotations map[string]string) Distribution {
+	return ParseDistribution(annotations[annotationDistribution])
+}
 
 // Port is a port of a service.
 type Port struct {
@@ -75,6 +114,9 @@ type Port struct {
 	// the same one. The endpoints of other services have their own.
 	TargetPort uint32
 }
+
+// External is the name of the registry of ServiceEntries and WorkloadEntries.
+const External = "External"
 
 // Service is a service of the mesh, or one outside that a ServiceEntry describes.
 type Service struct {
@@ -88,11 +130,19 @@ type Service struct {
 	// cluster that has it, by the id of the cluster.
 	Addresses   []string
 	ClusterVIPs map[string][]string
-	Resolution  Resolution
+	// AutoAddresses are addresses that no network has: names that have no address are resolved to them
+	// in front of proxies that capture DNS, so that these tell connections to the service from others.
+	// Addresses is empty if there are any.
+	AutoAddresses []string
+	Resolution    Resolution
 	// MeshExternal: its endpoints are not part of the mesh, and have no sidecar.
 	MeshExternal bool
 	// Headless: a Kubernetes Service without a virtual address; clients use the endpoints' addresses.
 	Headless bool
+	// NodeLocal: a proxy uses the endpoints of its own node only.
+	NodeLocal bool
+	// Distribution says which endpoints a proxy prefers.
+	Distribution Distribution
 	// ExportTo lists the namespaces that see it: names, "*" for all, "~" for none. It is never
 	// empty, and never has ".".
 	ExportTo map[string]bool
@@ -102,7 +152,7 @@ type Service struct {
 	// ServiceAccounts are the SPIFFE ids that its endpoints may have, sorted.
 	ServiceAccounts []string
 	Created         time.Time
-	// Registry names the registry that knows it: "Kubernetes" or "External".
+	// Registry names the registry that knows it: "Kubernetes" or External.
 	Registry string
 	Origin   config.Key
 }

@@ -44,12 +44,13 @@ type Shards struct {
 	services map[Key]*shardSet
 }
 
-// shardSet has the endpoints of one service. Only merged may be read without Shards.writing.
+// shardSet has the endpoints of one service. Only merged and accounts may be read without
+// Shards.writing.
 type shardSet struct {
 	shards map[ShardKey][]*Endpoint
-	// accounts are the service accounts of the endpoints when a shard was last updated with some.
+	// accounts are the service accounts of the endpoints when a shard was last updated with some, sorted.
 	// They are kept while there are none, so that a workload that comes and goes costs no full push.
-	accounts map[string]struct{}
+	accounts atomic.Pointer[[]string]
 	// merged has the endpoints of all shards, in the order of their keys.
 	merged atomic.Pointer[[]*Endpoint]
 }
@@ -57,9 +58,7 @@ type shardSet struct {
 // Endpoints returns the endpoints of a service, of all shards: in the order of the shards' keys, and
 // in each as its registry ordered them. It does not allocate. The result must not be changed.
 func (s *Shards) Endpoints(key Key) []*Endpoint {
-	s.mu.RLock()
-	set := s.services[key]
-	s.mu.RUnlock()
+	set := s.set(key)
 	if set == nil {
 		return nil
 	}
@@ -67,6 +66,22 @@ func (s *Shards) Endpoints(key Key) []*Endpoint {
 		return *merged
 	}
 	return nil
+}
+
+// ServiceAccounts returns the SPIFFE ids of the endpoints of a service, sorted. While it has no
+// endpoints, they are those of the last ones: Update announces a change of them as FullPush. The result
+// must not be changed.
+func (s *Shards) ServiceAccounts(key Key) []string {
+	if set := s.set(key); set != nil {
+		return *set.accounts.Load()
+	}
+	return nil
+}
+
+func (s *Shards) set(key Key) *shardSet {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.services[key]
 }
 
 // Update replaces the endpoints of a service in one shard, and returns what that costs. Like Pilot
@@ -90,8 +105,8 @@ func (s *Shards) Update(key Key, shard ShardKey, endpoints []*Endpoint) Change {
 	set.shards[shard] = endpoints
 	set.merge()
 	accounts := set.accountsNow()
-	same := maps.Equal(accounts, set.accounts)
-	set.accounts = accounts
+	same := !created && slices.Equal(accounts, *set.accounts.Load())
+	set.accounts.Store(&accounts)
 	if created {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -100,7 +115,7 @@ func (s *Shards) Update(key Key, shard ShardKey, endpoints []*Endpoint) Change {
 		}
 		s.services[key] = set
 	}
-	if created || !same {
+	if !same {
 		return FullPush
 	}
 	return EndpointsChanged
@@ -157,7 +172,7 @@ func (s *shardSet) merge() {
 	s.merged.Store(&merged)
 }
 
-func (s *shardSet) accountsNow() map[string]struct{} {
+func (s *shardSet) accountsNow() []string {
 	accounts := map[string]struct{}{}
 	last := ""
 	for _, endpoints := range s.shards {
@@ -168,5 +183,5 @@ func (s *shardSet) accountsNow() map[string]struct{} {
 			}
 		}
 	}
-	return accounts
+	return slices.Sorted(maps.Keys(accounts))
 }

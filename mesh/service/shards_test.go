@@ -58,6 +58,24 @@ func TestAnUpdateCostsAFullPushOnlyForANewServiceOrOtherServiceAccounts(t *testi
 	}
 }
 
+// A cluster that is made while a service has no endpoints must verify the accounts that come back.
+func TestTheServiceAccountsOfAServiceStayWhileItHasNoEndpoints(t *testing.T) {
+	s := &Shards{}
+	key, shard := Key{Hostname: "a.test", Namespace: "a"}, ShardKey{Registry: External}
+	one, two := NewEndpoint(Endpoint{Address: "10.0.0.1", ServiceAccount: "spiffe://x/b"}), NewEndpoint(Endpoint{Address: "10.0.0.2", ServiceAccount: "spiffe://x/a"})
+	s.Update(key, shard, []*Endpoint{one, two})
+	s.Update(key, shard, nil)
+	if got := s.ServiceAccounts(key); !slices.Equal(got, []string{"spiffe://x/a", "spiffe://x/b"}) {
+		t.Errorf("got %v", got)
+	}
+	if change := s.Update(key, shard, []*Endpoint{one}); change != FullPush {
+		t.Errorf("other accounts than before cost %v", change)
+	}
+	if got := s.ServiceAccounts(key); !slices.Equal(got, []string{"spiffe://x/b"}) {
+		t.Errorf("got %v", got)
+	}
+}
+
 func TestARegistryThatIsLostTakesOnlyItsOwnAway(t *testing.T) {
 	k1, k2, x := ShardKey{"Kubernetes", "c1"}, ShardKey{"Kubernetes", "c2"}, ShardKey{"External", "c1"}
 	ratings := Key{"ratings", "default"}

@@ -1,6 +1,9 @@
 package service
 
 import (
+	"cmp"
+	"slices"
+
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
@@ -64,7 +67,7 @@ func (r *Kubernetes) readEndpoints(s *slice) {
 			if w == nil {
 				continue
 			}
-			at := *w
+			at := r.placed(w, e)
 			at.endpoint.Address, at.endpoint.Health = address, service.health(e.Conditions)
 			for _, port := range s.spec.Ports {
 				if port.Port == nil || *port.Port <= 0 {
@@ -81,6 +84,31 @@ func (r *Kubernetes) readEndpoints(s *slice) {
 	for _, m := range s.mentions {
 		with(r.mentioned, m, s.config.Key)
 	}
+}
+
+// isOn reports whether an endpoint is on a node, or in a zone, whose region is that of its nodes.
+func (s *slice) isOn(node string) bool {
+	return slices.ContainsFunc(s.spec.Endpoints, func(e discoveryv1.Endpoint) bool {
+		return e.Zone != nil || e.NodeName != nil && *e.NodeName == node
+	})
+}
+
+// placed returns a workload with the node and the locality that its slice knows and it does not.
+func (r *Kubernetes) placed(w *workload, e discoveryv1.Endpoint) workload {
+	at := *w
+	var zone string
+	if e.Zone != nil {
+		zone = *e.Zone
+	}
+	if e.NodeName != nil && at.endpoint.Node == "" {
+		at.endpoint.Node = *e.NodeName
+	}
+	at.endpoint.Locality = cmp.Or(at.endpoint.Locality, r.workloads.localityOn(at.endpoint.Node, zone))
+	if at.endpoint.Node == w.endpoint.Node && at.endpoint.Locality == w.endpoint.Locality {
+		return at
+	}
+	at.endpoint.Labels = r.workloads.augment(at.endpoint.Labels, at.endpoint.Locality, at.endpoint.Network, at.endpoint.Node)
+	return at
 }
 
 // podOf returns the Pod behind an endpoint: the one that the slice names, or the first that has its
@@ -105,6 +133,6 @@ func (r *Kubernetes) podOf(s *slice, e discoveryv1.Endpoint, address string) *wo
 	}
 	network := r.workloads.network(namespace, nil)
 	return &workload{endpoint: Endpoint{
-		Network: network, Cluster: r.options.Cluster, Namespace: namespace, Labels: r.workloads.augment(nil, "", network),
+		Network: network, Cluster: r.options.Cluster, Namespace: namespace, Labels: r.workloads.augment(nil, "", network, ""),
 	}}
 }

@@ -5,8 +5,10 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
+	meta "istio.io/api/meta/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
 
@@ -21,12 +23,19 @@ const (
 	labelRegion   = "topology.kubernetes.io/region"
 	labelZone     = "topology.kubernetes.io/zone"
 	labelLocality = "topology.istio.io/locality"
+	labelHostname = "kubernetes.io/hostname"
 	labelTLSMode  = "security.istio.io/tlsMode"
 	labelWorkload = "service.istio.io/workload-name"
 	// labelOldLocality is the former name of labelLocality.
 	labelOldLocality     = "istio-locality"
 	annotationAutoGroup  = "istio.io/autoRegistrationGroup"
 	podTemplateHashLabel = "pod-template-hash"
+	// The former names of labelRegion and labelZone.
+	labelOldRegion = "failure-domain.beta.kubernetes.io/region"
+	labelOldZone   = "failure-domain.beta.kubernetes.io/zone"
+	// annotationHealthChecks says that the condition Healthy in the status of a WorkloadEntry counts.
+	annotationHealthChecks = "proxy.istio.io/health-checks-enabled"
+	conditionHealthy       = "Healthy"
 )
 
 // workload is a Pod or a WorkloadEntry: a program at an address.
@@ -85,10 +94,12 @@ type workloads struct {
 	byNamespace map[string]map[config.Key]*workload
 	// networks has the network of each namespace that has the label.
 	networks map[string]string
+	// nodes has the locality of each Node that has one, and regions the region of each zone of a Node.
+	nodes, regions map[string]string
 }
 
 func newWorkloads(options *Options) workloads {
-	return workloads{options, map[string]map[config.Key]*workload{}, map[string]string{}}
+	return workloads{options, map[string]map[config.Key]*workload{}, map[string]string{}, map[string]string{}, map[string]string{}}
 }
 
 // transition is a change of a workload; Old and New are nil if there is none.
@@ -125,10 +136,57 @@ func (w *workloads) setNamespace(e config.Event) (changed bool, moved []transiti
 	if w.networks[name] = network; network == "" {
 		delete(w.networks, name)
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(w.byNamespace[name]), compareDocuments) {
-		moved = append(moved, w.set(config.Event{New: w.byNamespace[name][key].config}))
+	return true, w.again(func(of *workload) bool { return of.config.Namespace == name })
+}
+
+// again converts workloads again after something changed on which they depend.
+func (w *workloads) again(depends func(*workload) bool) (moved []transition) {
+	for _, namespace := range slices.Sorted(maps.Keys(w.byNamespace)) {
+		for _, key := range slices.SortedFunc(maps.Keys(w.byNamespace[namespace]), compareDocuments) {
+			if of := w.byNamespace[namespace][key]; depends(of) {
+				moved = append(moved, w.set(config.Event{New: of.config}))
+			}
+		}
 	}
-	return true, moved
+	return moved
+}
+
+// setNode takes in a change of a Node, and returns the Pods whose locality it changes.
+func (w *workloads) setNode(e config.Event) (moved []transition) {
+	name, locality := e.Key().Name, ""
+	if e.New != nil {
+		locality = nodeLocality(e.New.Labels)
+	}
+	if w.nodes[name] == locality {
+		return nil
+	}
+	if w.nodes[name] = locality; locality == "" {
+		delete(w.nodes, name)
+	}
+	clear(w.regions)
+	for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
+		region, rest, _ := strings.Cut(w.nodes[name], "/")
+		zone, _, _ := strings.Cut(rest, "/")
+		w.regions[zone] = cmp.Or(w.regions[zone], region)
+	}
+	return w.again(func(of *workload) bool { return of.endpoint.Node == name })
+}
+
+// nodeLocality returns the locality that the labels of a Node say; "" for none.
+func nodeLocality(labels map[string]string) string {
+	region, zone := first(labels, labelRegion, labelOldRegion), first(labels, labelZone, labelOldZone)
+	if region == "" && zone == "" && labels[labelSubzone] == "" {
+		return ""
+	}
+	return region + "/" + zone + "/" + labels[labelSubzone]
+}
+
+// localityOn returns the locality of what runs on a node, or else in a zone; "" if neither is known.
+func (w *workloads) localityOn(node, zone string) string {
+	if locality := w.nodes[node]; locality != "" || zone == "" {
+		return locality
+	}
+	return w.regions[zone] + "/" + zone + "/"
 }
 
 // convert returns the workload of a document, nil if it has no address.
@@ -157,10 +215,11 @@ func (w *workloads) pod(c *config.Config, pod *corev1.Pod) *workload {
 	if len(addresses) == 0 || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return nil
 	}
-	network, locality := w.network(c.Namespace, c.Labels), podLocality(c.Labels)
+	network, node := w.network(c.Namespace, c.Labels), pod.Spec.NodeName
+	locality := cmp.Or(LabelledLocality(c.Labels), w.nodes[node], nodeLocality(c.Labels))
 	out := &workload{config: c, addresses: addresses, named: podPorts(pod), endpoint: Endpoint{
-		Address: addresses[0], Locality: locality, Network: network, Cluster: w.options.Cluster,
-		Labels:         w.augment(c.Labels, locality, network),
+		Address: addresses[0], Locality: locality, Network: network, Cluster: w.options.Cluster, Node: node,
+		Labels:         w.augment(c.Labels, locality, network, node),
 		ServiceAccount: w.options.spiffeID(c.Namespace, cmp.Or(pod.Spec.ServiceAccountName, "default")),
 		Namespace:      c.Namespace, Workload: podWorkload(c, pod), Health: podHealth(pod),
 		HasSidecar: c.Labels[labelTLSMode] == "istio",
@@ -251,21 +310,9 @@ func cronJob(job string) string {
 	return job[:dash]
 }
 
-// podLocality returns the locality of a Pod from its labels. The labels of its node are not known.
-func podLocality(labels map[string]string) string {
-	if locality := labelledLocality(labels); locality != "" {
-		return locality
-	}
-	region, zone, subzone := labels[labelRegion], labels[labelZone], labels[labelSubzone]
-	if region == "" && zone == "" && subzone == "" {
-		return ""
-	}
-	return region + "/" + zone + "/" + subzone
-}
-
-// labelledLocality returns the locality that a label has. In it a "." stands for a slash, which
+// LabelledLocality returns the locality that the label istio-locality has; "" for none. In it a "." stands for a slash, which
 // labels cannot have.
-func labelledLocality(labels map[string]string) string {
+func LabelledLocality(labels map[string]string) string {
 	locality := first(labels, labelLocality, labelOldLocality)
 	if strings.Contains(locality, "/") {
 		return locality
@@ -276,7 +323,7 @@ func labelledLocality(labels map[string]string) string {
 // entry returns the workload of a WorkloadEntry document. The labels of the document take the place
 // of those of its spec.
 func (w *workloads) entry(c *config.Config, spec *networking.WorkloadEntry) *workload {
-	if spec.GetAddress() == "" {
+	if spec.GetAddress() == "" || !healthy(c) {
 		return nil
 	}
 	labels := maps.Clone(spec.Labels)
@@ -290,13 +337,27 @@ func (w *workloads) entry(c *config.Config, spec *networking.WorkloadEntry) *wor
 	return out
 }
 
+// healthy reports whether a WorkloadEntry may have connections: it is not checked, or its status says
+// that it is healthy. One that is checked and was not found healthy yet is not, as in Istio.
+func healthy(c *config.Config) bool {
+	if checked, err := strconv.ParseBool(c.Annotations[annotationHealthChecks]); err != nil || !checked {
+		return true
+	}
+	status, ok := c.Status.(*meta.IstioStatus)
+	if !ok {
+		return false
+	}
+	i := slices.IndexFunc(status.GetConditions(), func(c *meta.IstioCondition) bool { return c.GetType() == conditionHealthy })
+	return i >= 0 && status.Conditions[i].GetStatus() == "True"
+}
+
 // inline returns the workload of an endpoint that a ServiceEntry or a WorkloadEntry describes.
 func (w *workloads) inline(spec *networking.WorkloadEntry, labels map[string]string, namespace, name string) *workload {
-	locality := cmp.Or(spec.Locality, labelledLocality(labels))
+	locality := cmp.Or(spec.Locality, LabelledLocality(labels))
 	network := cmp.Or(spec.Network, w.network(namespace, labels))
 	e := Endpoint{
 		Address: spec.Address, Locality: locality, Network: network, Cluster: w.options.Cluster, Weight: spec.Weight,
-		Labels: w.augment(labels, locality, network), Namespace: namespace, Workload: name,
+		Labels: w.augment(labels, locality, network, ""), Namespace: namespace, Workload: name,
 		HasSidecar: spec.ServiceAccount != "",
 	}
 	if mode, ok := labels[labelTLSMode]; ok {
@@ -311,25 +372,27 @@ func (w *workloads) inline(spec *networking.WorkloadEntry, labels map[string]str
 
 // ofProxy returns the workload of a proxy, which has an address, from what the proxy says of itself.
 func (w *workloads) ofProxy(p Proxy) *workload {
-	network, locality := w.network(p.Namespace, p.Labels), podLocality(p.Labels)
+	network, locality := w.network(p.Namespace, p.Labels), cmp.Or(LabelledLocality(p.Labels), nodeLocality(p.Labels))
 	return &workload{
 		config: &config.Config{Meta: config.Meta{Key: config.Key{Kind: config.Pod, Namespace: p.Namespace}, Labels: p.Labels}},
 		endpoint: Endpoint{
 			Address: p.Addresses[0], Locality: locality, Network: network, Cluster: w.options.Cluster,
-			Labels: w.augment(p.Labels, locality, network), Namespace: p.Namespace,
+			Labels: w.augment(p.Labels, locality, network, ""), Namespace: p.Namespace,
 		},
 		addresses: p.Addresses,
 	}
 }
 
-// augment adds the labels for locality, network and cluster by which subsets may select.
-func (w *workloads) augment(labels map[string]string, locality, network string) map[string]string {
-	out := make(map[string]string, len(labels)+5)
+// augment adds the labels for locality, network, node and cluster by which subsets may select.
+func (w *workloads) augment(labels map[string]string, locality, network, node string) map[string]string {
+	out := make(map[string]string, len(labels)+6)
 	maps.Copy(out, labels)
 	region, rest, _ := strings.Cut(locality, "/")
 	zone, rest, _ := strings.Cut(rest, "/")
 	subzone, _, _ := strings.Cut(rest, "/")
-	for name, value := range map[string]string{labelRegion: region, labelZone: zone, labelSubzone: subzone, labelCluster: w.options.Cluster} {
+	for name, value := range map[string]string{
+		labelRegion: region, labelZone: zone, labelSubzone: subzone, labelCluster: w.options.Cluster, labelHostname: node,
+	} {
 		if value != "" {
 			out[name] = value
 		}

@@ -1,0 +1,111 @@
+package server
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/push"
+)
+
+const worlds = services + `
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: t, namespace: other}
+spec: {hosts: [t.internal], addresses: [10.7.7.7], location: MESH_INTERNAL, resolution: STATIC, ports: [{number: 90, name: tcp, protocol: TCP}], endpoints: [{address: 10.0.0.3}]}
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: narrow, namespace: narrow}
+spec: {egress: [{port: {number: 80, protocol: HTTP, name: http}, hosts: ["*/a.internal"]}]}
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge}
+spec: {selector: {app: edge}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ["*"]}]}
+`
+
+// randomChange returns a document of a mesh.
+func randomChange(random *rand.Rand) string {
+	pick := func(of ...string) string { return of[random.IntN(len(of))] }
+	name := pick("a", "x", "z")
+	switch random.IntN(8) {
+	case 0, 1, 2:
+		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: %s}\nspec: {hosts: [%s], gateways: [mesh, edge], http: [{timeout: %ds, route: [{destination: {host: %s}}]}]}",
+			name, pick("a.internal", "b.internal", "nobody.internal"), 1+random.IntN(3), pick("a.internal", "b.internal"))
+	case 3:
+		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: %s}\nspec: {hosts: [t.internal], tcp: [{route: [{destination: {host: %s}}]}]}", name, pick("t.internal", "b.internal"))
+	case 4:
+		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: %s}\nspec: {host: %s, trafficPolicy: {connectionPool: {tcp: {maxConnections: %d}}}}", name, pick("a.internal", "t.internal"), 1+random.IntN(3))
+	case 5:
+		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: narrow, namespace: narrow}\nspec: {egress: [{port: {number: 80, protocol: HTTP, name: http}, hosts: [%q]}]}", pick("*/a.internal", "*/b.internal", "*/*"))
+	case 6:
+		return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s}\nstringData: {a: b%d}", name, random.IntN(3))
+	default:
+		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: b}\nspec: {hosts: [b.internal], location: MESH_INTERNAL, resolution: %s, ports: [{number: 80, name: http, protocol: HTTP}], endpoints: [{address: 10.0.0.%d}]}",
+			pick("STATIC", "DNS"), 2+random.IntN(3))
+	}
+}
+
+// What proxies are served after any number of changes is what they would be served if everything was
+// generated anew: nothing is kept that a change concerns (mesh.md M1, M5).
+func TestWhatIsKeptIsAsIfGeneratedAnew(t *testing.T) {
+	on(t, worlds, func(r *rig) {
+		random := rand.New(rand.NewPCG(7, 8))
+		var clients []*client
+		for _, namespace := range []string{"default", "other", "narrow"} {
+			for _, meta := range []map[string]any{
+				{"LABELS": map[string]any{"app": "x"}}, {"INTERCEPTION_MODE": "REDIRECT"}, {"VHDS": "true"}, {"TYPE": "router", "LABELS": map[string]any{"app": "edge"}},
+			} {
+				meta["NAMESPACE"] = namespace
+				clients = append(clients, r.connect(fmt.Sprint("n", len(clients)), meta))
+			}
+		}
+		kept := 0
+		for step := range 200 {
+			for range 1 + random.IntN(2) {
+				gone := config.Key{Kind: config.VirtualService, Namespace: "default", Name: "x"}
+				if random.IntN(6) == 0 && r.store.Get(gone) != nil {
+					if err := r.store.Delete(gone, ""); err != nil {
+						t.Fatal(err)
+					}
+					continue
+				}
+				r.put(randomChange(random))
+			}
+			r.settle()
+			anew := newGeneration(push.New(r.server.source, config.DefaultDomain, nil, nil, true), r.server.cfg.Shards, nil, nil, NewMetrics(nil))
+			for _, c := range clients {
+				for half, want := range [2]resources{anew.outboundOf(c.proxy), anew.inbound.of(c.proxy)} {
+					for url := range maps.Keys(want) {
+						if got, want := contents(c.tables[half][url]), contents(want[url]); !slices.Equal(got, want) {
+							t.Fatalf("step %d: %s of %s in %s\n%q, want\n%q", step, xds.Short(url), c.proxy.Node, c.proxy.Namespace, got, want)
+						}
+					}
+				}
+			}
+			if r.server.gen.clusters.keeps != nil {
+				kept++
+			}
+		}
+		if kept < 20 {
+			t.Errorf("clusters were kept %d times: the test shows little", kept)
+		}
+	})
+}
+
+func contents(t *table) (out []string) {
+	if t == nil {
+		return nil
+	}
+	for name, r := range t.Set {
+		out = append(out, name+" "+r.Version)
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,45 @@
+package server
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// names collects the names of the metrics that are registered.
+type names struct {
+	prometheus.Registerer
+	all []string
+}
+
+func (n *names) MustRegister(collectors ...prometheus.Collector) {
+	for _, c := range collectors {
+		described := make(chan *prometheus.Desc, 10)
+		c.Describe(described)
+		close(described)
+		for d := range described {
+			n.all = append(n.all, regexp.MustCompile(`fqName: "([^"]+)"`).FindStringSubmatch(d.String())[1])
+		}
+	}
+}
+
+func TestTheManualNamesEveryMetric(t *testing.T) {
+	registered := &names{}
+	NewMetrics(registered)
+	page, err := os.ReadFile("../../docs/mesh.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var described []string
+	for _, line := range regexp.MustCompile("(?m)^\\| `((?:pilot|holdfast_mesh)_[a-z_]+)` \\|").FindAllStringSubmatch(string(page), -1) {
+		described = append(described, line[1])
+	}
+	slices.Sort(registered.all)
+	slices.Sort(described)
+	if !slices.Equal(registered.all, described) {
+		t.Errorf("registered %q, in docs/mesh.md %q", registered.all, described)
+	}
+}

@@ -161,7 +161,7 @@ func TestTheImagesBinaryRunsAndSaysItsVersion(t *testing.T) {
 	}
 }
 
-func TestTheImagesBinaryIsStaticForBothArchitectures(t *testing.T) {
+func TestTheImagesBinariesAreStaticForBothArchitectures(t *testing.T) {
 	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
 		t.Run(arch, func(t *testing.T) {
 			dir := t.TempDir()
@@ -172,24 +172,31 @@ func TestTheImagesBinaryIsStaticForBothArchitectures(t *testing.T) {
 			} else if err := buildStage(dir, root(t), arch, dockerfile(t)); err != nil {
 				t.Fatal(err)
 			}
-			f, err := elf.Open(filepath.Join(dir, entrypoint))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = f.Close() }()
-			if f.Machine != machine {
-				t.Errorf("it is for %s", f.Machine)
-			}
-			if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
-				t.Error("it needs an interpreter, and the image has none")
-			}
-			if libraries, _ := f.ImportedLibraries(); len(libraries) > 0 {
-				t.Errorf("it needs %s, and the image has no library", libraries)
-			}
-			if f.Section(".symtab") != nil {
-				t.Error("it is not stripped: -s -w are missing")
-			}
+			isStatic(t, filepath.Join(dir, entrypoint), machine)
+			isStatic(t, filepath.Join(dir, entrypoint+"-mesh"), machine)
 		})
+	}
+}
+
+// isStatic checks that a program is for a machine, and needs nothing of the image.
+func isStatic(t *testing.T, program string, machine elf.Machine) {
+	t.Helper()
+	f, err := elf.Open(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if f.Machine != machine {
+		t.Errorf("it is for %s", f.Machine)
+	}
+	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		t.Error("it needs an interpreter, and the image has none")
+	}
+	if libraries, _ := f.ImportedLibraries(); len(libraries) > 0 {
+		t.Errorf("it needs %s, and the image has no library", libraries)
+	}
+	if f.Section(".symtab") != nil {
+		t.Error("it is not stripped: -s -w are missing")
 	}
 }
 
@@ -210,7 +217,7 @@ func TestWhatTheImagesCopyIsMade(t *testing.T) {
 		}
 		copied[i.stage]++
 	}
-	if copied["holdfast"] == 0 || copied["with-envoy"] == 0 {
+	if copied["holdfast"] == 0 || copied["with-envoy"] == 0 || copied["mesh"] == 0 {
 		t.Errorf("the stages copy %v", copied)
 	}
 	authorities, err := os.ReadFile(filepath.Join(dir, "etc/ssl/certs/ca-certificates.crt"))
@@ -252,14 +259,17 @@ func TestRunsOfTheDockerfileAreThoseThatAreTested(t *testing.T) {
 
 func TestImagesAreLabelledAndNotRoots(t *testing.T) {
 	all := dockerfile(t)
-	for _, stage := range []string{"holdfast", "with-envoy"} {
+	for stage, image := range map[string]struct{ entrypoint, ports string }{
+		"holdfast": {entrypoint, fmt.Sprint(healthPort)}, "with-envoy": {entrypoint, fmt.Sprint(healthPort)},
+		"mesh": {entrypoint + "-mesh", "15010 15012 15014"},
+	} {
 		labels := strings.Join(of(all, stage, "LABEL"), " ")
 		for _, name := range []string{"title", "description", "source", "version", "revision", "licenses"} {
 			if !regexp.MustCompile(`org\.opencontainers\.image\.` + name + `="[^"]+"`).MatchString(labels) {
 				t.Errorf("stage %s: no label %s", stage, name)
 			}
 		}
-		for op, want := range map[string]string{"USER": "65532:65532", "EXPOSE": fmt.Sprint(healthPort), "ENTRYPOINT": `["` + entrypoint + `"]`} {
+		for op, want := range map[string]string{"USER": "65532:65532", "EXPOSE": image.ports, "ENTRYPOINT": `["` + image.entrypoint + `"]`} {
 			if got := of(all, stage, op); !slices.Equal(got, []string{want}) {
 				t.Errorf("stage %s: %s %q, want %q", stage, op, got, want)
 			}

@@ -27,6 +27,7 @@ var shorts = map[string]string{
 	typePrefix + "endpoint.v3.ClusterLoadAssignment": "EDS",
 	typePrefix + "listener.v3.Listener":              "LDS",
 	typePrefix + "route.v3.RouteConfiguration":       "RDS",
+	typePrefix + "route.v3.VirtualHost":              "VHDS",
 }
 
 func urlOf(short string) string {
@@ -148,6 +149,8 @@ type sidecar struct {
 	number int
 	bytes  atomic.Int64
 
+	wantsHosts bool // it has subscribed to virtual hosts
+
 	mu sync.Mutex
 	// seen has the names that were received since the last reset, by type.
 	seen map[string]map[string]int
@@ -170,13 +173,15 @@ func (s *sidecar) got(short, name string) bool {
 func (s *sidecar) complete() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.seen["CDS"]) > 0 && len(s.seen["LDS"]) > 0 && len(s.eds) > 0 && len(s.seen["EDS"]) >= len(s.eds) && len(s.seen["RDS"]) > 0
+	return len(s.seen["CDS"]) > 0 && len(s.seen["LDS"]) > 0 && len(s.eds) > 0 && len(s.seen["EDS"]) >= len(s.eds) && len(s.seen["RDS"]) > 0 &&
+		(!s.fleet.options.vhds || len(s.seen["VHDS"]) >= s.fleet.options.services)
 }
 
 func (s *sidecar) node() *corev3.Node {
 	namespace := fmt.Sprintf("ns%d", s.number%s.fleet.options.namespaces)
 	meta, err := structpb.NewStruct(map[string]any{
 		"NAMESPACE": namespace, "CLUSTER_ID": "Kubernetes", "LABELS": map[string]any{"pod": fmt.Sprint(s.number)},
+		"VHDS": s.fleet.options.vhds,
 	})
 	if err != nil {
 		panic(err)
@@ -227,6 +232,10 @@ func (s *sidecar) delta(ctx context.Context, client discoveryv3.AggregatedDiscov
 		}
 		if short == "LDS" && len(rds) > 0 {
 			err = stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: urlOf("RDS"), ResourceNamesSubscribe: rds})
+		}
+		if short == "RDS" && s.fleet.options.vhds && !s.wantsHosts {
+			s.wantsHosts = true
+			err = stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: urlOf("VHDS")})
 		}
 		if err != nil {
 			return err

@@ -44,6 +44,7 @@ type options struct {
 	services, sidecars, namespaces int
 	scoped                         int // the services in the scope of each namespace; 0: all
 	sotw                           bool
+	vhds                           bool // the sidecars get virtual hosts one by one
 	command                        []string
 }
 
@@ -54,6 +55,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.IntVar(&o.sidecars, "sidecars", 100, "number of sidecars")
 	flags.IntVar(&o.namespaces, "namespaces", 1, "number of namespaces that the sidecars are in")
 	flags.IntVar(&o.scoped, "scoped", 0, "number of services that the Sidecar of each namespace imports; 0: no Sidecar")
+	flags.BoolVar(&o.vhds, "vhds", false, "the sidecars get virtual hosts one by one (holdfast-mesh only, with -form delta)")
 	form := flags.String("form", "delta", "delta or sotw")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -119,8 +121,12 @@ func measure(ctx context.Context, o options, docs *documents, out io.Writer) err
 	}
 	// What changes is in the scope of the first namespace only, if there are scopes.
 	concerned := func(s *sidecar) bool { return o.scoped == 0 || s.number%o.namespaces == 0 }
+	routes := "RDS"
+	if o.vhds {
+		routes = "VHDS"
+	}
 	for range 3 {
-		if err := one("route change", docs.changeRoute, func(s *sidecar) bool { return !concerned(s) || s.got("RDS", "") }); err != nil {
+		if err := one("route change", docs.changeRoute, func(s *sidecar) bool { return !concerned(s) || s.got(routes, "") }); err != nil {
 			return err
 		}
 	}
@@ -130,7 +136,7 @@ func measure(ctx context.Context, o options, docs *documents, out io.Writer) err
 	if o.scoped > 0 {
 		return table(out, o, steps)
 	}
-	if err := one("service added", docs.addService, func(s *sidecar) bool { return s.got("CDS", docs.added()) && s.got("RDS", "") }); err != nil {
+	if err := one("service added", docs.addService, func(s *sidecar) bool { return s.got("CDS", docs.added()) && s.got(routes, "") }); err != nil {
 		return err
 	}
 	return table(out, o, steps)

@@ -36,6 +36,11 @@ func TestGoldenResourcesAreValid(t *testing.T) {
 		t.Fatalf("%d golden files: %v", len(files), err)
 	}
 	for _, file := range files {
+		if filepath.Base(filepath.Dir(file)) == "dynamic" {
+			// Envoy's validation crashes on a dynamic forward proxy (seen in 1.40.0), and Envoy itself does
+			// not: TestUnknownHostsAreReachedByTheirNames has requests.
+			continue
+		}
 		name := filepath.Base(filepath.Dir(file)) + "/" + strings.TrimSuffix(filepath.Base(file), ".golden.yaml")
 		for _, inline := range []bool{false, true} {
 			title := name + ", endpoints over ADS"

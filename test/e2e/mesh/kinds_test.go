@@ -160,3 +160,45 @@ spec:
 		t.Errorf("the log has errors:\n%s", log)
 	}
 }
+
+// A Secret that does not exist is missing where it is named, and nowhere else: the gateway starts, after the
+// time that Envoy waits, serves its other ports, and the status names what is missing.
+func TestAMissingSecretHarmsNothingElse(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		w.of = node{id: "edge-1", kind: "router", labels: `{"app":"edge"}`, dir: w.dir}
+		plain, secure := w.freePort(), w.freePort()
+		w.write("gateway", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: shop}
+spec:
+  selector: {app: edge}
+  servers:
+  - {port: {number: %d, name: http, protocol: HTTP}, bind: 127.0.0.1, hosts: ["*"]}
+  - {port: {number: %d, name: https, protocol: HTTPS}, bind: 127.0.0.1, hosts: ["*"], tls: {mode: SIMPLE, credentialName: typo}}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: edge, namespace: shop}
+spec:
+  hosts: ["*"]
+  gateways: [edge]
+  http: [{route: [{destination: {host: web.internal, subset: canary}}]}]
+`, plain, secure))
+		w.startMesh()
+		if w.through {
+			w.startAgent()
+		}
+		w.startEnvoy()
+		w.check(w.envoy.Wait(2*limit, func() error { // Envoy waits 15 s for the Secret
+			status, body, err := w.requestTo("any.example.com", plain).Get()
+			if err == nil && fmt.Sprintf("%d %s", status, body) != "200 v2" {
+				err = fmt.Errorf("the other port answers %d %s", status, body)
+			}
+			return err
+		}))
+		code, out, _ := run(w, "proxies", "--admin", w.admin)
+		if code != 0 || !strings.Contains(out, "edge-1 SDS: there is no Secret, or none for this proxy: kubernetes://typo") {
+			w.Errorf("proxies does not name the Secret:\n%s", out)
+		}
+	})
+}

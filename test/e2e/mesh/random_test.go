@@ -17,32 +17,35 @@ const changes = 40
 // Documents change at random under load, several at once, while holdfast-mesh and the agent are killed: no
 // request fails, and at the end Envoy has what the documents say. HOLDFAST_SEED repeats a run.
 func TestRandomChangesFailNoRequest(t *testing.T) {
-	inAllForms(t, func(w *world) {
-		seed := rand.Uint64()
-		if text := os.Getenv("HOLDFAST_SEED"); text != "" {
-			var err error
-			seed, err = strconv.ParseUint(text, 10, 64)
-			w.check(err)
+	inAllForms(t, randomChanges)
+	withVirtualHosts(t, randomChanges)
+}
+
+func randomChanges(w *world) {
+	seed := rand.Uint64()
+	if text := os.Getenv("HOLDFAST_SEED"); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		w.check(err)
+	}
+	w.Logf("HOLDFAST_SEED=%d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	w.start()
+	tally, stop := w.load()
+	ports := map[string]int{}
+	for i := range changes {
+		did := w.changeAtRandom(r, ports)
+		if err := tally.More(1+r.IntN(40), limit); err != nil {
+			w.Fatalf("after change %d, %s: %v", i, did, err)
 		}
-		w.Logf("HOLDFAST_SEED=%d", seed)
-		r := rand.New(rand.NewPCG(seed, 0))
-		w.start()
-		tally, stop := w.load()
-		ports := map[string]int{}
-		for i := range changes {
-			did := w.changeAtRandom(r, ports)
-			if err := tally.More(1+r.IntN(40), limit); err != nil {
-				w.Fatalf("after change %d, %s: %v", i, did, err)
-			}
-		}
-		w.write("route", w.route(100, 0))
-		w.write("rule", subsets("v1", "v2"))
-		w.service(w.v1, w.v2)
-		w.answers(w.request(), "200 v1")
-		w.synced()
-		w.check(w.envoy.Wait(limit, func() error { return w.hasOnly(ports) }))
-		stop()
-	})
+	}
+	w.write("route", w.route(100, 0))
+	w.write("rule", subsets("v1", "v2"))
+	w.service(w.v1, w.v2)
+	w.answers(w.request(), "200 v1")
+	w.synced()
+	w.check(w.envoy.Wait(limit, func() error { return w.hasOnly(ports) }))
+	stop()
 }
 
 // changeAtRandom makes a change after which every subset of the service has an endpoint, and says what it

@@ -60,7 +60,9 @@ type world struct {
 // node is what the Node of a proxy says.
 type node struct {
 	id, kind string
-	labels   string // JSON
+	labels   string   // JSON
+	metadata []string // more of it, such as "NODE_NAME=n1"
+	vhds     bool     // it gets virtual hosts one by one
 	dir      string
 }
 
@@ -80,6 +82,20 @@ func inAllForms(t *testing.T, test func(*world)) {
 				test(w)
 			})
 		}
+	}
+}
+
+// withVirtualHosts runs a test with a sidecar that gets its virtual hosts one by one, directly and through
+// an agent.
+func withVirtualHosts(t *testing.T, test func(*world)) {
+	t.Helper()
+	for _, through := range []bool{false, true} {
+		t.Run(fmt.Sprintf("VHDS, through an agent %v", through), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.form, w.through, w.of.vhds = xdstest.Delta, through, true
+			test(w)
+		})
 	}
 }
 
@@ -297,10 +313,12 @@ func (w *world) startAgentWith(upstream ...string) {
 func (w *world) startEnvoy() {
 	w.Helper()
 	admin, file := w.freeAddr(), w.own("envoy.json")
-	out, err := exec.Command(binary(w, "holdfast"), "bootstrap", "--out", file, "--node-id", w.of.id, "--node-cluster", "e2e",
-		"--node-metadata", "TYPE="+w.of.kind, "--node-metadata", "NAMESPACE=shop", "--node-metadata", "LABELS:="+w.of.labels,
-		"--node-metadata", "INTERCEPTION_MODE=NONE",
-		"--socket", w.own("xds.sock"), "--xds-protocol", string(w.form), "--envoy-admin", admin).CombinedOutput()
+	args := []string{"bootstrap", "--out", file, "--node-id", w.of.id, "--node-cluster", "e2e",
+		"--socket", w.own("xds.sock"), "--xds-protocol", string(w.form), "--envoy-admin", admin}
+	for _, metadata := range append([]string{"TYPE=" + w.of.kind, "NAMESPACE=shop", "LABELS:=" + w.of.labels, "INTERCEPTION_MODE=NONE", fmt.Sprintf("VHDS=%v", w.of.vhds)}, w.of.metadata...) {
+		args = append(args, "--node-metadata", metadata)
+	}
+	out, err := exec.Command(binary(w, "holdfast"), args...).CombinedOutput()
 	if err != nil {
 		w.Fatalf("holdfast bootstrap: %v\n%s", err, out)
 	}
@@ -357,13 +375,14 @@ func (w *world) answers(r testbed.Request, want string) {
 	}))
 }
 
-// load sends requests to the service until the function that it returns is called, which fails the test
-// if a request has failed.
+// load sends requests to the service until the function that it returns is called and one more was
+// answered. The function fails the test if a request has failed.
 func (w *world) load() (tally *testbed.Tally, stop func()) {
 	w.Helper()
 	tally = testbed.StartTally(w.request(), requestInterval, connections)
 	return tally, func() {
 		w.Helper()
+		w.check(tally.More(1, limit))
 		w.check(tally.Stop())
 	}
 }
@@ -389,7 +408,7 @@ func (w *world) gone(cluster string) {
 }
 
 // updates are the numbers of updates of each type that Envoy took in.
-type updates struct{ CDS, EDS, LDS, RDS int }
+type updates struct{ CDS, EDS, LDS, RDS, VHDS int }
 
 // updates returns Envoy's counts of the updates that it took in, of all resources of each type.
 func (w *world) updates() updates {
@@ -406,6 +425,8 @@ func (w *world) updates() updates {
 			u.CDS += n
 		case strings.HasPrefix(name, "listener_manager.lds."):
 			u.LDS += n
+		case strings.Contains(name, ".vhds."):
+			u.VHDS += n
 		case strings.Contains(name, ".rds."):
 			u.RDS += n
 		case strings.HasPrefix(name, "cluster.outbound"):
@@ -421,7 +442,7 @@ func (w *world) changed(before updates, done func(updates) bool) updates {
 	var diff updates
 	w.check(w.envoy.Wait(limit, func() error {
 		now := w.updates()
-		diff = updates{now.CDS - before.CDS, now.EDS - before.EDS, now.LDS - before.LDS, now.RDS - before.RDS}
+		diff = updates{now.CDS - before.CDS, now.EDS - before.EDS, now.LDS - before.LDS, now.RDS - before.RDS, now.VHDS - before.VHDS}
 		if !done(diff) {
 			return fmt.Errorf("Envoy took in %+v", diff)
 		}

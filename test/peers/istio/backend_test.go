@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,13 +47,16 @@ var (
 	tcpBackends   = []string{"t1", "t2", "t3"}
 )
 
-// startBackends starts all backends on loopback. The certificates of HTTPS are for *.test.
-func startBackends(t *testing.T, ca *authority) *backends {
+// startBackends starts all backends on loopback, and u1 on the Unix socket u1.sock in a directory. The certificates of HTTPS are for *.test.
+func startBackends(t *testing.T, ca *authority, dir string) *backends {
 	t.Helper()
 	b := &backends{ports: make(map[string]int), seen: make(map[string][]seen)}
 	for _, name := range plainBackends {
 		b.serve(t, name, nil)
 	}
+	socket, err := net.Listen("unix", filepath.Join(dir, "u1.sock"))
+	check(t, err)
+	b.serveHTTP(t, "u1", socket, nil)
 	for _, name := range tlsBackends {
 		conf := &tls.Config{
 			Certificates: []tls.Certificate{ca.issue(t, name, "spiffe://cluster.local/ns/default/sa/"+name, "*.test", name+".example")},
@@ -83,7 +87,7 @@ func startBackends(t *testing.T, ca *authority) *backends {
 
 func (b *backends) listen(t *testing.T, name string) net.Listener {
 	t.Helper()
-	lis, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(freePort(t)))
+	lis, err := net.Listen("tcp", ":"+strconv.Itoa(freePort(t))) // on all addresses of the namespace
 	check(t, err)
 	t.Cleanup(func() { _ = lis.Close() })
 	b.ports[name] = lis.Addr().(*net.TCPAddr).Port
@@ -92,7 +96,12 @@ func (b *backends) listen(t *testing.T, name string) net.Listener {
 
 func (b *backends) serve(t *testing.T, name string, conf *tls.Config) {
 	t.Helper()
-	lis := b.listen(t, name)
+	b.serveHTTP(t, name, b.listen(t, name), conf)
+}
+
+// serveHTTP answers HTTP, or HTTPS if there is a configuration of TLS.
+func (b *backends) serveHTTP(t *testing.T, name string, lis net.Listener, conf *tls.Config) {
+	t.Helper()
 	srv := &http.Server{
 		ReadHeaderTimeout: 10 * time.Second, TLSConfig: conf, Protocols: new(http.Protocols),
 		Handler:  http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { b.handle(name, w, r) }),

@@ -1,6 +1,7 @@
 package istio
 
 import (
+	"crypto/tls"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,11 +19,14 @@ func TestDocumentsHaveTheBehaviourOfIstiod(t *testing.T) {
 	certs := t.TempDir()
 	ca := newAuthority(t, certs, "ca")
 	other := newAuthority(t, certs, "other")
-	w := &world{client: ca.issue(t, "client", "spiffe://cluster.local/ns/default/sa/default", "client.test")}
-	other.issue(t, "stranger", "", "stranger.test")
+	w := &world{ca: ca, certs: map[string]tls.Certificate{
+		"client":   ca.issue(t, "client", "spiffe://cluster.local/ns/default/sa/default", "client.test"),
+		"stranger": other.issue(t, "stranger", "", "stranger.test"),
+		"revoked":  ca.issue(t, "revoked", "", "revoked.test"),
+	}}
 	ca.issue(t, "gateway", "", "*.test")
-	w.backends = startBackends(t, ca)
-	ca.revoke(t, "s2")
+	w.backends = startBackends(t, ca, certs)
+	ca.revoke(t, "s2", "revoked")
 	secrets := startSecrets(t, certs)
 	for _, path := range files {
 		for _, g := range readGroups(t, path, w.ports, certs) {
@@ -32,7 +36,7 @@ func TestDocumentsHaveTheBehaviourOfIstiod(t *testing.T) {
 					dir = filepath.Join(*keep, g.Name)
 					check(t, os.MkdirAll(dir, 0o700))
 				}
-				w.compare(t, g, dir, secrets)
+				w.compare(t, g, dir, secrets, certs)
 			})
 		}
 	}
@@ -43,14 +47,18 @@ func TestDocumentsHaveTheBehaviourOfIstiod(t *testing.T) {
 
 // compare runs the cases of a group with istiod, and then with holdfast-mesh: both Envoys listen on the
 // same ports.
-func (w *world) compare(t *testing.T, g *group, dir, secrets string) {
+func (w *world) compare(t *testing.T, g *group, dir, secrets, certs string) {
+	clientCerts := ""
+	if g.authenticates() {
+		w.ca.issue(t, "workload", g.workloadID())
+		clientCerts = certs
+	}
 	planes := []struct {
-		name string
-		xds  string
-	}{{"istiod", startIstiod(t, g)}, {"holdfast-mesh", startHoldfast(t, g, dir)}}
+		name, xds, certs string
+	}{{"istiod", startIstiod(t, g), ""}, {"holdfast-mesh", startHoldfast(t, g, dir, certs), clientCerts}}
 	outcomes := make(map[string]map[*request][]*outcome)
 	for _, plane := range planes {
-		e := startEnvoy(t, g, dir, plane.name, plane.xds, secrets)
+		e := startEnvoy(t, g, dir, plane.name, plane.xds, secrets, plane.certs)
 		outcomes[plane.name] = make(map[*request][]*outcome)
 		for _, c := range g.cases {
 			for _, r := range c.requests {

@@ -1,6 +1,7 @@
 package istio
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -37,6 +38,9 @@ type proxyNode struct {
 	Namespace string            `json:"namespace"`
 	Labels    map[string]string `json:"labels"`
 	Locality  string            `json:"locality"` // region/zone/subzone
+	Address   string            `json:"address"`  // with commas between several; "" for nodeAddress
+	// Capture is how the connections of the workload come to the Envoy: REDIRECT, or "" for none.
+	Capture string `json:"capture"`
 }
 
 // testCase is a behaviour: documents and requests.
@@ -62,25 +66,35 @@ var apiVersions = map[string]string{
 	"VirtualService": "networking.istio.io/v1", "DestinationRule": "networking.istio.io/v1", "ServiceEntry": "networking.istio.io/v1",
 	"Gateway": "networking.istio.io/v1", "Sidecar": "networking.istio.io/v1", "WorkloadEntry": "networking.istio.io/v1",
 	"PeerAuthentication": "security.istio.io/v1",
-	"Service":            "v1", "EndpointSlice": "discovery.k8s.io/v1",
+	"Service":            "v1", "EndpointSlice": "discovery.k8s.io/v1", "Ingress": "networking.k8s.io/v1", "IngressClass": "networking.k8s.io/v1",
+	"Pod": "v1", "Secret": "v1", "Namespace": "v1", "Node": "v1",
 }
 
-var coreKinds = []string{"Service", "EndpointSlice"}
+var coreKinds = []string{"Service", "EndpointSlice", "Ingress", "IngressClass", "Pod", "Secret", "Namespace", "Node"}
+
+// clusterKinds are in no namespace.
+var clusterKinds = []string{"IngressClass", "Namespace", "Node"}
 
 // portToken is the name of a port in a document.
 var (
 	portToken       = regexp.MustCompile(`PORT_[A-Za-z0-9]+`)
 	quotedPortToken = regexp.MustCompile(`"(PORT_[A-Za-z0-9]+)"([^:]|$)`)
+	hashToken       = regexp.MustCompile(`(HASH|SPKI)_[a-z0-9]+`)
 )
 
 // readGroups reads a file of cases. In it, CASE stands for the name of the case, PORT_HTTP for the port
 // of HTTP, PORT_v1 and so on for the ports of backends, other PORT_ names for a port of the case alone,
 // and CERTS for the directory of certificates.
+// HASH_NAME and SPKI_NAME are the hashes of a certificate and of its public key.
 func readGroups(t *testing.T, path string, backends map[string]int, certs string) (groups []*group) {
 	t.Helper()
-	text, err := os.ReadFile(path)
+	b, err := os.ReadFile(path)
 	check(t, err)
-	for part := range strings.SplitSeq(strings.ReplaceAll(string(text), "CERTS", certs), "\n---\n") {
+	text := hashToken.ReplaceAllStringFunc(strings.ReplaceAll(string(b), "CERTS", certs), func(token string) string {
+		kind, name, _ := strings.Cut(token, "_")
+		return certificateHash(t, filepath.Join(certs, name+".pem"), kind == "SPKI")
+	})
+	for part := range strings.SplitSeq(text, "\n---\n") {
 		groups = append(groups, readGroup(t, path, part, backends))
 	}
 	return groups
@@ -222,7 +236,7 @@ func newDocument(name, kind string, i int, body map[string]any, at time.Time) do
 			meta["name"] = name + "-" + strconv.Itoa(i)
 		}
 	}
-	if meta["namespace"] == nil {
+	if meta["namespace"] == nil && !slices.Contains(clusterKinds, kind) {
 		meta["namespace"] = "default"
 	}
 	meta["creationTimestamp"] = at.Format(time.RFC3339)
@@ -239,8 +253,32 @@ func newDocument(name, kind string, i int, body map[string]any, at time.Time) do
 	if d.core {
 		d.body = body
 	}
+	if kind == "Secret" {
+		encodeFiles(body["data"])
+	}
 	d.body["apiVersion"], d.body["kind"], d.body["metadata"] = apiVersions[kind], kind, meta
 	return d
+}
+
+// encodeFiles puts the content of files in the place of their paths, in base64 as in a Secret. A path
+// without a file stays: readCoveredCases has no certificates.
+func encodeFiles(data any) {
+	entries, _ := data.(map[string]any)
+	for key, path := range entries {
+		if content, err := os.ReadFile(fmt.Sprint(path)); err == nil {
+			entries[key] = base64.StdEncoding.EncodeToString(content)
+		}
+	}
+}
+
+// authenticates reports whether the Envoys must say with a certificate who they are: there is a Secret.
+func (g *group) authenticates() bool {
+	return slices.ContainsFunc(g.documents, func(d document) bool { return d.kind == "Secret" })
+}
+
+// workloadID is the SPIFFE ID of the Envoys.
+func (g *group) workloadID() string {
+	return "spiffe://cluster.local/ns/" + g.Proxy.Namespace + "/sa/default"
 }
 
 // yaml returns the documents, those of Kubernetes itself or those of Istio.

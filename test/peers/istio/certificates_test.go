@@ -4,10 +4,15 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/hex"
 	"encoding/pem"
+	"errors"
+	"io/fs"
 	"math/big"
 	"net/url"
 	"os"
@@ -74,6 +79,26 @@ func (a *authority) issue(t *testing.T, name, uri string, dns ...string) tls.Cer
 	pair, err := tls.LoadX509KeyPair(cert, keyFile)
 	check(t, err)
 	return pair
+}
+
+// certificateHash returns the hash of the certificate in a file, or of its public key, as Envoy expects
+// it; "none" if there is no such file.
+func certificateHash(t *testing.T, path string, publicKey bool) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "none"
+	}
+	check(t, err)
+	block, _ := pem.Decode(text)
+	cert, err := x509.ParseCertificate(block.Bytes)
+	check(t, err)
+	if publicKey {
+		sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
+		return base64.StdEncoding.EncodeToString(sum[:])
+	}
+	sum := sha256.Sum256(cert.Raw)
+	return hex.EncodeToString(sum[:])
 }
 
 // revoke writes a list that revokes certificates to crl.pem.

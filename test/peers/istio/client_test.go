@@ -2,12 +2,14 @@ package istio
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
@@ -36,8 +38,9 @@ var tags atomic.Int64
 // world is what the requests of a test meet beside the Envoy.
 type world struct {
 	*backends
-	client tls.Certificate
-	hits   int // requests that came to a backend, with istiod
+	ca    *authority
+	certs map[string]tls.Certificate // that clients may present
+	hits  int                        // requests that came to a backend, with istiod
 }
 
 // run sends a request as often as it says.
@@ -90,7 +93,7 @@ func (w *world) send(r *request) *outcome {
 func (w *world) sendHTTP(r *request, tag string) *outcome {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	address := "127.0.0.1:" + strconv.Itoa(r.port)
+	dialer, address := r.dialer()
 	req := (&http.Request{
 		Method: r.method, URL: &url.URL{Scheme: r.url.Scheme, Host: address, Opaque: r.path}, Host: r.url.Hostname(),
 		Header: make(http.Header), ProtoMajor: 1, ProtoMinor: 1,
@@ -104,7 +107,7 @@ func (w *world) sendHTTP(r *request, tag string) *outcome {
 		}
 		req.Header.Add(h[0], h[1])
 	}
-	transport := &http.Transport{DisableCompression: true, DisableKeepAlives: r.proto != "h2c", Protocols: new(http.Protocols)}
+	transport := &http.Transport{DialContext: r.dial(dialer), DisableCompression: true, DisableKeepAlives: r.proto != "h2c", Protocols: new(http.Protocols)}
 	defer transport.CloseIdleConnections()
 	if r.proto == "h2c" {
 		transport.Protocols.SetUnencryptedHTTP2(true)
@@ -116,8 +119,15 @@ func (w *world) sendHTTP(r *request, tag string) *outcome {
 		if r.sni != "" {
 			conf.ServerName = r.sni
 		}
-		if r.cert {
-			conf.Certificates = []tls.Certificate{w.client}
+		if r.cert != "" {
+			cert := w.certs[r.cert] // sent even if the server says that it trusts others only
+			conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
+		}
+		if r.tls12 {
+			conf.MaxVersion = tls.VersionTLS12
+		}
+		if r.alpn != "" {
+			conf.NextProtos = strings.Split(r.alpn, ",")
 		}
 		transport.TLSClientConfig = conf
 	}
@@ -138,7 +148,8 @@ func (w *world) sendHTTP(r *request, tag string) *outcome {
 
 // sendTCP sends a line and reads one.
 func sendTCP(r *request) *outcome {
-	conn, err := net.DialTimeout("tcp", "127.0.0.1:"+strconv.Itoa(r.port), 5*time.Second)
+	dialer, address := r.dialer()
+	conn, err := dialer.Dial("tcp", address)
 	if err != nil {
 		return &outcome{Status: "closed", err: err}
 	}
@@ -153,4 +164,24 @@ func sendTCP(r *request) *outcome {
 	}
 	name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 	return &outcome{Status: "ok", Body: rest, Seen: []seen{{Backend: name, Proto: "TCP"}}}
+}
+
+// dialer returns how to connect, and where to.
+func (r *request) dialer() (*net.Dialer, string) {
+	d := &net.Dialer{Timeout: 5 * time.Second}
+	if r.from != "" {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(captures[r.from].source, 0))
+	}
+	return d, net.JoinHostPort(cmp.Or(r.to, "127.0.0.1"), strconv.Itoa(r.port))
+}
+
+// dial returns how a transport connects: a PROXY header comes first, if there shall be one.
+func (r *request) dial(d *net.Dialer) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := d.DialContext(ctx, network, address)
+		if err == nil && r.proxied != "" {
+			_, err = fmt.Fprintf(conn, "PROXY TCP4 %s 127.0.0.1 1000 %d\r\n", r.proxied, r.port)
+		}
+		return conn, err
+	}
 }

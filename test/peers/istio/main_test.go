@@ -22,12 +22,25 @@ var holdfastBinary, envoyBinary string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if os.Getenv(insideVariable) == "" {
+		code, err := runInNamespace()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "the tests need a network namespace of their own (Linux, and root or user namespaces):", err)
+			os.Exit(1)
+		}
+		os.Exit(code)
+	}
+	if err := setUpNamespace(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	if err := findPrograms(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	// Envoy as released lacks these two filters of Istio.
 	features.MetadataExchange, features.ALPNFilter = false, false
+	features.EnableTLSOnSidecarIngress = true // else istiod ignores the field, while holdfast-mesh has no such switch
 	for _, scope := range istiolog.Scopes() {
 		scope.SetOutputLevel(istiolog.NoneLevel)
 	}

@@ -2,6 +2,7 @@ package istio
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -18,6 +19,7 @@ import (
 	pilotxds "istio.io/istio/pilot/test/xds"
 	"istio.io/istio/pkg/config"
 	"istio.io/istio/pkg/config/mesh"
+	"istio.io/istio/pkg/security"
 	"sigs.k8s.io/yaml"
 )
 
@@ -50,14 +52,28 @@ func startIstiod(t *testing.T, g *group) string {
 	}
 	s := pilotxds.NewFakeDiscoveryServer(t, pilotxds.FakeOptions{
 		Configs: documents, KubernetesObjectString: g.yaml(t, true), MeshConfig: conf,
-		ListenerBuilder: func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
+		ListenerBuilder:            func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
+		DisableSecretAuthorization: true,
 	})
+	security.AuthPlaintext = g.authenticates() // else istiod asks no authenticator without TLS
+	if g.authenticates() {
+		s.Discovery.Authenticators = []security.Authenticator{workload(g.workloadID())}
+	}
 	return s.Listener.Addr().String()
+}
+
+// workload is the authenticator of an istiod without TLS: each client has this SPIFFE ID.
+type workload string
+
+func (workload) AuthenticatorType() string { return "test" }
+
+func (w workload) Authenticate(security.AuthContext) (*security.Caller, error) {
+	return &security.Caller{Identities: []string{string(w)}}, nil
 }
 
 // startHoldfast serves the documents of a group by holdfast-mesh, and returns the address of xDS. It
 // fails the test if a document is not valid.
-func startHoldfast(t *testing.T, g *group, dir string) string {
+func startHoldfast(t *testing.T, g *group, dir, certs string) string {
 	t.Helper()
 	documents := filepath.Join(dir, "documents")
 	check(t, os.MkdirAll(documents, 0o700))
@@ -73,8 +89,14 @@ func startHoldfast(t *testing.T, g *group, dir string) string {
 	}
 	check(t, os.WriteFile(filepath.Join(documents, "all.yaml"), []byte(all), 0o600))
 	listen, admin := "127.0.0.1:"+strconv.Itoa(freePort(t)), "127.0.0.1:"+strconv.Itoa(freePort(t))
-	p := start(t, "holdfast-mesh", filepath.Join(dir, "holdfast-mesh.log"), holdfastBinary, "serve", "--config", documents,
-		"--listen", listen, "--admin", admin, "--cluster", "Kubernetes")
+	args := []string{"serve", "--config", documents, "--admin", admin, "--cluster", "Kubernetes"}
+	if g.authenticates() {
+		args = append(args, "--listen", "", "--tls-listen", listen, "--tls-cert", filepath.Join(certs, "gateway.pem"),
+			"--tls-key", filepath.Join(certs, "gateway.key"), "--tls-client-ca", filepath.Join(certs, "ca.pem"))
+	} else {
+		args = append(args, "--listen", listen)
+	}
+	p := start(t, "holdfast-mesh", filepath.Join(dir, "holdfast-mesh.log"), append([]string{holdfastBinary}, args...)...)
 	p.wait(t, func() error { return ready(admin) })
 	if log := tail(p.log, 1000); strings.Contains(log, "level=ERROR") || strings.Contains(log, "has problems") {
 		validated := start(t, "holdfast-mesh validate", filepath.Join(dir, "validate.log"), holdfastBinary, "validate", documents)
@@ -110,10 +132,9 @@ var bootstrap = template.Must(template.New("").Parse(`{
       "grpc_services": [{"envoy_grpc": {"cluster_name": "xds-grpc"}}]}
   },
   "static_resources": {"clusters": [
-    {{template "cluster" .XDS}}, {{template "sds" .Secrets}}
+    {"name": "xds-grpc", {{.TransportSocket}} {{template "address" .XDS}} }, {{template "sds" .Secrets}}
   ]}
 }
-{{define "cluster"}}{"name": "xds-grpc", {{template "address" .}} }{{end}}
 {{define "sds"}}{"name": "sds-grpc", {{template "address" .}} }{{end}}
 {{define "address"}}"type": "STATIC", "connect_timeout": "1s",
   "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
@@ -122,19 +143,27 @@ var bootstrap = template.Must(template.New("").Parse(`{
   "load_assignment": {"cluster_name": "x", "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"socket_address":
     {"address": "127.0.0.1", "port_value": {{.}}}}}}]}]}{{end}}`))
 
+// xdsTransportSocket is that of xDS over TLS, with the certificate of the workload.
+const xdsTransportSocket = `"transport_socket": {"name": "tls", "typed_config": {
+  "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+  "common_tls_context": {"alpn_protocols": ["h2"],
+    "tls_certificates": [{"certificate_chain": {"filename": "CERTS/workload.pem"}, "private_key": {"filename": "CERTS/workload.key"}}],
+    "validation_context": {"trusted_ca": {"filename": "CERTS/ca.pem"}}}}},`
+
 // envoy is a running Envoy.
 type envoy struct {
 	*process
 	admin string
 }
 
-// nodeOf returns the Node of the Envoys of a group. Its address is that of nobody: endpoints on loopback
-// must not be taken for its own.
+// nodeOf returns the Node of the Envoys of a group. Its address is not on loopback: endpoints there must
+// not be taken for its own.
 func nodeOf(p proxyNode) map[string]any {
-	const ip = "10.9.8.7"
+	addresses := cmp.Or(p.Address, nodeAddress)
+	ip, _, _ := strings.Cut(addresses, ",")
 	metadata := map[string]any{
-		"INTERCEPTION_MODE": "NONE", "NAMESPACE": p.Namespace, "CLUSTER_ID": "Kubernetes", "ISTIO_VERSION": "1.31.0",
-		"INSTANCE_IPS": ip, "LABELS": p.Labels, "SERVICE_ACCOUNT": "default",
+		"INTERCEPTION_MODE": cmp.Or(p.Capture, "NONE"), "NAMESPACE": p.Namespace, "CLUSTER_ID": "Kubernetes", "ISTIO_VERSION": "1.31.0",
+		"INSTANCE_IPS": addresses, "LABELS": p.Labels, "SERVICE_ACCOUNT": "default",
 	}
 	node := map[string]any{
 		"id":      p.Type + "~" + ip + "~test." + p.Namespace + "~" + p.Namespace + ".svc.cluster.local",
@@ -148,7 +177,8 @@ func nodeOf(p proxyNode) map[string]any {
 }
 
 // startEnvoy runs an Envoy behind a control plane until everything that it was given first is in use.
-func startEnvoy(t *testing.T, g *group, dir, name, xds, secrets string) *envoy {
+// It presents a certificate to the control plane if certs is the directory of one.
+func startEnvoy(t *testing.T, g *group, dir, name, xds, secrets, certs string) *envoy {
 	t.Helper()
 	port := func(address string) string {
 		_, p, _ := net.SplitHostPort(address)
@@ -156,9 +186,12 @@ func startEnvoy(t *testing.T, g *group, dir, name, xds, secrets string) *envoy {
 	}
 	node, err := json.Marshal(nodeOf(g.Proxy))
 	check(t, err)
-	admin := freePort(t)
+	admin, transportSocket := freePort(t), ""
+	if certs != "" {
+		transportSocket = strings.ReplaceAll(xdsTransportSocket, "CERTS", certs)
+	}
 	var b bytes.Buffer
-	check(t, bootstrap.Execute(&b, map[string]any{"Node": string(node), "Admin": admin, "XDS": port(xds), "Secrets": port(secrets)}))
+	check(t, bootstrap.Execute(&b, map[string]any{"Node": string(node), "Admin": admin, "TransportSocket": transportSocket, "XDS": port(xds), "Secrets": port(secrets)}))
 	file := filepath.Join(dir, name+".json")
 	check(t, os.WriteFile(file, b.Bytes(), 0o600))
 	e := &envoy{admin: "127.0.0.1:" + strconv.Itoa(admin)}

@@ -15,8 +15,8 @@ import (
 // N x sends it N times one after the other, N & at once. until sends it until it is as wanted, for
 // what Envoy does soon and not at once, such as the ejection of an endpoint. METHOD is one of HTTP, or TCP, which sends a
 // line over a connection. URL may be a path (to CASE.test at PORT_HTTP) or have scheme, host and port; the
-// connection always goes to loopback. name=value are headers; the names in lower case sni and cert are
-// of the TLS connection.
+// connection goes to loopback, or to the address of to=ADDRESS. name=value are headers; the names in lower
+// case sni, cert and alpn are of the TLS connection, and from=NAME says which connection is captured.
 type request struct {
 	text     string
 	times    int
@@ -28,8 +28,12 @@ type request struct {
 	port     int
 	headers  [][2]string
 	sni      string
-	cert     bool // present the client certificate
+	cert     string // the name of the client certificate to present
+	alpn     string // what to announce
 	proto    string
+	proxied  string // the source that a PROXY header before the request says
+	tls12    bool   // no newer TLS than 1.2
+	from, to string // whose connection it is, see captures, and the address
 	want     want
 }
 
@@ -79,7 +83,17 @@ func parseRequest(text, name string, port int) (*request, error) {
 		case key == "sni":
 			r.sni = value
 		case key == "cert":
-			r.cert = true
+			r.cert = value
+		case key == "tls":
+			r.tls12 = value == "1.2"
+		case key == "proxied":
+			r.proxied = value
+		case key == "alpn":
+			r.alpn = value
+		case key == "from":
+			r.from = value
+		case key == "to":
+			r.to = value
 		case key == "proto":
 			r.proto = value
 		default:

@@ -1,0 +1,101 @@
+package istio
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// feature is what an operator would name as one thing that a mesh does. A case has it if it has one of
+// the paths; PATH=VALUE asks for a value that begins so.
+type feature struct {
+	name  string
+	paths []string
+}
+
+// policyPlaces are the places of a policy in a DestinationRule.
+var policyPlaces = []string{"trafficPolicy.", "trafficPolicy.portLevelSettings[].", "subsets[].trafficPolicy.", "subsets[].trafficPolicy.portLevelSettings[]."}
+
+// policy returns the paths of a policy of a DestinationRule.
+func policy(name string) (paths []string) {
+	for _, place := range policyPlaces {
+		paths = append(paths, "DestinationRule "+place+name)
+	}
+	return paths
+}
+
+var allFeatures = []feature{
+	{"match", []string{"VirtualService http[].match[].uri", "VirtualService http[].match[].headers", "VirtualService http[].match[].method", "VirtualService http[].match[].queryParams", "VirtualService http[].match[].authority", "VirtualService http[].match[].scheme", "VirtualService http[].match[].withoutHeaders", "VirtualService http[].match[].port", "VirtualService http[].match[].sourceLabels", "VirtualService http[].match[].sourceNamespace", "VirtualService http[].match[].gateways"}},
+	{"weights", []string{"VirtualService http[].route[].weight", "VirtualService tcp[].route[].weight", "VirtualService tls[].route[].weight"}},
+	{"redirect", []string{"VirtualService http[].redirect"}},
+	{"rewrite", []string{"VirtualService http[].rewrite"}},
+	{"retries", []string{"VirtualService http[].retries", "MeshConfig defaultHttpRetryPolicy"}},
+	{"timeout", []string{"VirtualService http[].timeout"}},
+	{"fault", []string{"VirtualService http[].fault"}},
+	{"mirror", []string{"VirtualService http[].mirror", "VirtualService http[].mirrors[]"}},
+	{"headers", []string{"VirtualService http[].headers", "VirtualService http[].route[].headers"}},
+	{"CORS", []string{"VirtualService http[].corsPolicy"}},
+	{"delegate", []string{"VirtualService http[].delegate"}},
+	{"TCP route", []string{"VirtualService tcp[]"}},
+	{"TLS route", []string{"VirtualService tls[]"}},
+	{"subset", []string{"DestinationRule subsets[].labels"}},
+	{"load balancing", append(policy("loadBalancer.simple"), policy("loadBalancer.consistentHash")...)},
+	{"slow start", append(policy("loadBalancer.warmup"), policy("loadBalancer.warmupDurationSecs")...)},
+	{"locality", append(policy("loadBalancer.localityLbSetting"), "MeshConfig localityLbSetting")},
+	{"connection pool", policy("connectionPool")},
+	{"outlier detection", policy("outlierDetection")},
+	{"upstream TLS", policy("tls")},
+	{"proxy protocol", []string{"DestinationRule trafficPolicy.proxyProtocol", "DestinationRule subsets[].trafficPolicy.proxyProtocol"}},
+	{"tunnel", []string{"DestinationRule trafficPolicy.tunnel", "DestinationRule subsets[].trafficPolicy.tunnel"}},
+	{"port-level policy", []string{"DestinationRule trafficPolicy.portLevelSettings[]", "DestinationRule subsets[].trafficPolicy.portLevelSettings[]"}},
+	{"DNS", []string{"ServiceEntry resolution=DNS"}},
+	{"Unix socket", []string{"ServiceEntry endpoints[].address=unix:", "Sidecar ingress[].defaultEndpoint=unix:", "Sidecar egress[].bind=unix:", "WorkloadEntry address=unix:"}},
+	{"IPv6", []string{"ServiceEntry endpoints[].address=::", "EndpointSlice addressType=IPv6", "WorkloadEntry address=::"}},
+	{"WorkloadEntry", []string{"WorkloadEntry address"}},
+	{"visibility", []string{"ServiceEntry exportTo[]", "VirtualService exportTo[]", "DestinationRule exportTo[]", "MeshConfig defaultServiceExportTo[]"}},
+	{"gateway", []string{"Gateway servers[]"}},
+	{"gateway TLS", []string{"Gateway servers[].tls"}},
+	{"scope", []string{"Sidecar egress[].hosts[]"}},
+	{"sidecar ingress", []string{"Sidecar ingress[]"}},
+	{"inbound pool", []string{"Sidecar inboundConnectionPool", "Sidecar ingress[].connectionPool"}},
+	{"outbound policy", []string{"Sidecar outboundTrafficPolicy", "MeshConfig outboundTrafficPolicy"}},
+	{"PeerAuthentication", []string{"PeerAuthentication mtls", "PeerAuthentication portLevelMtls{}"}},
+	{"Kubernetes Service", []string{"Service spec"}},
+	{"Ingress", []string{"Ingress spec"}},
+	{"proxy headers", []string{"MeshConfig defaultConfig.proxyHeaders", "MeshConfig defaultConfig.gatewayTopology"}},
+	{"path normalization", []string{"MeshConfig pathNormalization"}},
+	{"TLS defaults", []string{"MeshConfig tlsDefaults", "MeshConfig meshMTLS", "MeshConfig verifyCertificateAtClient"}},
+	{captureFeature, nil},
+}
+
+// captureFeature is had by the cases whose connections are captured.
+const captureFeature = "capture"
+
+// features returns the names of the features of a case.
+func (c *coveredCase) features() (found []string) {
+	for _, f := range allFeatures {
+		has := f.name == captureFeature && c.captured
+		for _, path := range f.paths {
+			path, value, _ := strings.Cut(path, "=")
+			kind, path, _ := strings.Cut(path, " ")
+			has = has || c.has(kind, path, value)
+		}
+		if has {
+			found = append(found, f.name)
+		}
+	}
+	return found
+}
+
+// featureList returns how many cases have each feature, and fails the test for one that none has.
+func featureList(t *testing.T, count map[string]int) string {
+	t.Helper()
+	var b strings.Builder
+	for _, f := range allFeatures {
+		if count[f.name] == 0 {
+			t.Errorf("no case has the feature %q: is its path right?", f.name)
+		}
+		fmt.Fprintf(&b, "- %s: %d\n", f.name, count[f.name])
+	}
+	return b.String()
+}

@@ -129,7 +129,9 @@ bench-mesh: build ## holdfast-mesh beside istiod, with simulated sidecars: MESHF
 	  echo "istiod, $$form:"; \
 	  PILOT_MAX_REQUESTS_PER_SECOND=100000 PILOT_ENABLE_METADATA_EXCHANGE=false PILOT_ENABLE_ALPN_FILTER=false \
 	    bin/bench-mesh -form $$form $(MESHFLAGS) -- bin/istiod {config} {xds} 2>/dev/null || exit 1; \
-	done; done
+	done; done; \
+	echo "holdfast-mesh, delta, virtual hosts one by one:"; \
+	bin/bench-mesh -vhds $(MESHFLAGS) -- bin/holdfast-mesh serve --config {config} --listen {xds} --admin '' --log-level error
 
 bench-check: bin/bench ## how two results files of bench differ: OLD=file NEW=file
 	@bin/bench -check '$(OLD)' '$(NEW)'
@@ -151,13 +153,14 @@ demo: build envoy ## the product in under a minute, with a real Envoy
 demo-mesh: build envoy ## holdfast-mesh in under a minute: a canary, a fault, a drain, outages, with real agents and Envoys
 	go run ./test/demo-mesh
 
-image: ## the images IMAGE:VERSION and, with Envoy inside, IMAGE-envoy:VERSION, with docker or podman
+image: ## the images IMAGE:VERSION, with Envoy inside IMAGE-envoy:VERSION, and IMAGE-mesh:VERSION, with docker or podman
 	@engine=; for e in $(or $(ENGINE),docker podman); do \
 	  if command -v $$e >/dev/null && $$e info >/dev/null 2>&1; then engine=$$e; break; fi; done; \
 	if [ -z "$$engine" ]; then echo "make image: neither docker nor podman is at hand with a running engine (make image-check needs none)" >&2; exit 1; fi; \
 	set -ex; revision=$$(git rev-parse HEAD 2>/dev/null || echo unknown); \
 	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) -t $(IMAGE):$(VERSION) .; \
-	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --target with-envoy -t $(IMAGE)-envoy:$(VERSION) .
+	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --target with-envoy -t $(IMAGE)-envoy:$(VERSION) .; \
+	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --target mesh -t $(IMAGE)-mesh:$(VERSION) .
 
 image-check: ## what the Dockerfile does, without an engine, for amd64 and arm64; and the manifests of deploy/
 	cd test/deploy && go test -count=1 -timeout 30m $(GOTESTFLAGS) .

@@ -351,12 +351,9 @@ func (g *Generator) gatewayServices(v *proxy.View) []*service.Service {
 	for _, gw := range g.snap.Gateways(v) {
 		for _, vs := range g.snap.VirtualServices(gw.Ref(), v.Namespace()) {
 			for host := range push.Destinations(vs.Rule) {
-				name := service.Hostname(host)
-				if seen[name] {
-					continue
-				}
-				seen[name] = true
-				if svc := g.snap.Service(v.Namespace(), name); svc != nil {
+				svc := g.snap.Service(v.Namespace(), service.Hostname(host))
+				if svc != nil && !seen[svc.Hostname] {
+					seen[svc.Hostname] = true
 					out = append(out, svc)
 				}
 			}

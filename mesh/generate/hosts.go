@@ -28,6 +28,8 @@ type hosts struct {
 	names   map[string]bool
 	domains map[string]bool
 	full    map[service.Hostname]bool // the full names of services, which no short name may take
+	// aliases has the other names of services by the services' own.
+	aliases map[service.Hostname][]*service.Service
 }
 
 // addOutboundRoutes adds the routes of each HTTP port of a sidecar.
@@ -60,7 +62,7 @@ func (g *Generator) addOutboundRoutes(v *proxy.View, scope *push.Scope, out *Res
 	}
 	for _, svc := range catchAll.Services {
 		for _, port := range svc.Ports {
-			if port.Protocol == service.Unsupported {
+			if port.Protocol == service.Unsupported && svc.Resolution != service.Alias {
 				g.addOwnRoutes(v, scope, catchAll, svc, port, out.Routes)
 			}
 		}
@@ -87,6 +89,7 @@ func (g *Generator) newHosts(v *proxy.View, scope *push.Scope, e *push.Egress, p
 	return &hosts{
 		routing: routing{Generator: g, view: v, gateways: []string{push.MeshGateway}, port: port, lookup: scope.Service},
 		scope:   scope, egress: e, names: make(map[string]bool), domains: make(map[string]bool), full: make(map[service.Hostname]bool),
+		aliases: make(map[service.Hostname][]*service.Service),
 	}
 }
 
@@ -148,6 +151,9 @@ func (h *hosts) addAll() {
 	for _, svc := range services {
 		byName[svc.Hostname] = svc
 		h.full[svc.Hostname] = true
+		if svc.Resolution == service.Alias {
+			h.aliases[svc.ExternalName] = append(h.aliases[svc.ExternalName], svc)
+		}
 	}
 	taken := make(map[service.Hostname]bool)
 	specific := h.mostSpecific(services)
@@ -222,6 +228,13 @@ func (h *hosts) addVirtual(vs *push.VirtualService, byName map[service.Hostname]
 	routes := h.routesOf(vs)
 	if len(routes) == 0 {
 		return
+	}
+	for _, svc := range services {
+		for _, alias := range h.aliases[svc.Hostname] {
+			if specific[alias.Hostname] == nil { // which no VirtualService names itself
+				services = append(services, alias)
+			}
+		}
 	}
 	for _, host := range others {
 		h.add(host, nil, h.port, routes)
@@ -347,6 +360,9 @@ func withinDomain(host, domain string) []string {
 
 // toService returns the route of all requests to a service.
 func (h *hosts) toService(svc *service.Service, port service.Port) *routev3.Route {
+	if svc.Resolution == service.Alias {
+		svc = h.lookup(svc.Hostname)
+	}
 	cluster := ClusterName(port.Number, "", svc.Hostname)
 	action := &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}}
 	setTimeout(action, nil)

@@ -110,6 +110,9 @@ func (ls *outboundListeners) addEgress(e *push.Egress) {
 	}
 	for _, svc := range e.Services {
 		for _, port := range svc.Ports {
+			if svc.Resolution == service.Alias && !port.Protocol.IsHTTP() {
+				continue // its clients connect to the addresses of the service that it is a name of
+			}
 			if port.Protocol == service.UDP || bound && ls.view.Unprivileged() && port.Number < firstUnprivileged {
 				continue
 			}
@@ -382,6 +385,9 @@ func (ls *outboundListeners) applies(port uint32, gateways []string, labels map[
 
 // toService forwards connections to a service.
 func (ls *outboundListeners) toService(svc *service.Service, port service.Port) []*listenerv3.Filter {
+	if svc.Resolution == service.Alias {
+		svc = ls.lookup(svc.Hostname)
+	}
 	if len(svc.Ports) == 1 {
 		port = svc.Ports[0]
 	}

@@ -193,10 +193,14 @@ func setTimeout(action *routev3.RouteAction, timeout *durationpb.Duration) {
 // only port, or else of the listener's.
 func (r *routing) clusterOf(d *networking.Destination) string {
 	host := service.Hostname(d.GetHost())
+	svc := r.lookup(host)
+	if svc != nil {
+		host = svc.Hostname // for an alias another one
+	}
 	port := r.port
 	if d.GetPort() != nil {
 		port = d.GetPort().GetNumber()
-	} else if svc := r.lookup(host); svc != nil && len(svc.Ports) == 1 {
+	} else if svc != nil && len(svc.Ports) == 1 {
 		port = svc.Ports[0].Number
 	}
 	return ClusterName(port, d.GetSubset(), host)

@@ -20,7 +20,8 @@ type Scope struct {
 	// Egress are the listeners for outbound connections. Exactly one, the last, has no Listener.Port
 	// if there is such a one: it has the ports that no other one has.
 	Egress []*Egress
-	// Services are those of all Egress together, oldest first.
+	// Services are those of all Egress together, oldest first, and instead of aliases the services that
+	// these are names of.
 	Services []*service.Service
 	// OutboundAny says that requests to unknown hosts are forwarded.
 	OutboundAny bool
@@ -42,7 +43,7 @@ type Egress struct {
 	Virtual                []*VirtualService
 }
 
-// Service returns the service of a name in the scope; nil for none.
+// Service returns the service of a name in the scope, which may be that of an alias; nil for none.
 func (sc *Scope) Service(host service.Hostname) *service.Service { return sc.byHost[host] }
 
 type scopeKey struct {
@@ -125,10 +126,18 @@ func (s *Snapshot) newScope(key scopeKey) *Scope {
 	for _, e := range sc.Egress {
 		for _, list := range [][]*service.Service{e.Services, e.Destinations} {
 			for _, svc := range list {
-				if sc.byHost[svc.Hostname] == nil {
-					sc.byHost[svc.Hostname] = svc
-					sc.Services = append(sc.Services, svc)
+				if sc.byHost[svc.Hostname] != nil {
+					continue
 				}
+				of := svc
+				if svc.Resolution == service.Alias {
+					of = s.Service(key.namespace, svc.Hostname)
+				}
+				if sc.byHost[of.Hostname] == nil {
+					sc.byHost[of.Hostname] = of
+					sc.Services = append(sc.Services, of)
+				}
+				sc.byHost[svc.Hostname] = of
 			}
 		}
 	}
@@ -146,6 +155,9 @@ func (s *Snapshot) newEgress(namespace string, l *networking.IstioEgressListener
 	imports := importsOf(l, namespace)
 	chosen := make(map[service.Hostname]*service.Service)
 	add := func(svc *service.Service) {
+		if svc.Resolution == service.Alias && s.Service(namespace, svc.Hostname) == nil {
+			return // a name of a service that the proxy does not see
+		}
 		if has := chosen[svc.Hostname]; has == nil || has.Namespace != namespace && svc.Namespace == namespace {
 			chosen[svc.Hostname] = svc
 		}

@@ -76,7 +76,7 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	}
 	s.services = before.services
 	if servicesChanged || mesh {
-		s.services = indexServices(src.Services())
+		s.services = indexServices(src.Services(), before.services)
 	}
 	s.virtual = before.virtual
 	if is(config.VirtualService) || mesh {
@@ -192,16 +192,17 @@ type serviceIndex struct {
 	all []*service.Service // by age
 	// byHost has all services of a name, of all namespaces, by age.
 	byHost map[service.Hostname][]*service.Service
+	// aliases are what stands in both for Services that are another name of a service.
+	aliases map[*service.Service]*service.Service
 }
 
-func indexServices(all []*service.Service) *serviceIndex {
+func indexServices(all []*service.Service, before *serviceIndex) *serviceIndex {
 	idx := &serviceIndex{all: slices.Clone(all), byHost: make(map[service.Hostname][]*service.Service, len(all))}
-	slices.SortFunc(idx.all, func(a, b *service.Service) int {
-		return compareServices(a, b)
-	})
+	slices.SortFunc(idx.all, compareServices)
 	for _, svc := range idx.all {
 		idx.byHost[svc.Hostname] = append(idx.byHost[svc.Hostname], svc)
 	}
+	idx.resolveAliases(before)
 	return idx
 }
 
@@ -209,8 +210,18 @@ func indexServices(all []*service.Service) *serviceIndex {
 func (s *Snapshot) Services() []*service.Service { return s.services.all }
 
 // Service returns the service that a proxy of a namespace means by a name: that of its own
-// namespace, or else the oldest that it sees; nil for none.
+// namespace, or else the oldest that it sees; nil for none. For an alias it is the service of which
+// that is another name.
 func (s *Snapshot) Service(namespace string, host service.Hostname) *service.Service {
+	found := s.named(namespace, host)
+	if found != nil && found.Resolution == service.Alias {
+		return s.named(namespace, found.ExternalName)
+	}
+	return found
+}
+
+// named is Service, with aliases as they are.
+func (s *Snapshot) named(namespace string, host service.Hostname) *service.Service {
 	var found *service.Service
 	for _, svc := range s.services.byHost[host] {
 		if !s.sees(namespace, svc) {

@@ -381,6 +381,7 @@ func (r *Kubernetes) describe(o *object) *Service {
 	switch {
 	case spec.Type == corev1.ServiceTypeExternalName:
 		s.Resolution, s.MeshExternal = DNS, true
+		s.ExternalName = Hostname(strings.ToLower(strings.TrimSuffix(spec.ExternalName, ".")))
 		if spec.ExternalName == "" {
 			r.options.reportf(c, "it has no externalName")
 		}

@@ -67,6 +67,8 @@ const (
 	// DynamicDNS: the proxy resolves the host that a request or a connection names (HTTP, SNI), of those
 	// that a wildcard stands for.
 	DynamicDNS
+	// Alias: it has no endpoints of its own: it is another name of ExternalName, a service of the mesh.
+	Alias
 )
 
 // Distribution says which endpoints of a service a proxy prefers while they are healthy.
@@ -139,6 +141,8 @@ type Service struct {
 	MeshExternal bool
 	// Headless: a Kubernetes Service without a virtual address; clients use the endpoints' addresses.
 	Headless bool
+	// ExternalName is the host that a Service of the type ExternalName is another name for; "" for others.
+	ExternalName Hostname
 	// NodeLocal: a proxy uses the endpoints of its own node only.
 	NodeLocal bool
 	// Distribution says which endpoints a proxy prefers.

@@ -27,6 +27,7 @@ import (
 	"github.com/holdfast-xds/holdfast/sds/local"
 	"github.com/holdfast-xds/holdfast/sds/pki"
 	"github.com/holdfast-xds/holdfast/sds/pkitest"
+	"github.com/holdfast-xds/holdfast/test/testbed"
 )
 
 // origin says where the certificate of one of two pods comes from.
@@ -195,7 +196,7 @@ func newIstioCA(pod *pod) *istioCA {
 // start serves until stop, or the end of the test.
 func (ca *istioCA) start() {
 	ca.Helper()
-	lis, err := net.Listen("tcp", ca.addr)
+	lis, err := testbed.Listen(ca.addr, limit)
 	if err != nil {
 		ca.Fatal(err)
 	}

@@ -1,11 +1,14 @@
 package testbed
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"strconv"
 	"sync"
+	"syscall"
+	"time"
 )
 
 // Ports are taken from below those that the kernel gives to whoever asks for any: a test
@@ -47,4 +50,16 @@ func FreePort() (int, error) {
 		return port, nil
 	}
 	return 0, fmt.Errorf("no free port from %d to %d", firstPort, lastPort)
+}
+
+// Listen listens on an address of FreePort, once more perhaps. A process that this one is just starting has
+// the listener that was closed before until it executes its program, so that Listen tries again for as long
+// as limit.
+func Listen(addr string, limit time.Duration) (net.Listener, error) {
+	lis, err := net.Listen("tcp", addr)
+	for until := time.Now().Add(limit); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(until); {
+		time.Sleep(10 * time.Millisecond)
+		lis, err = net.Listen("tcp", addr)
+	}
+	return lis, err
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/mesh"
+	"github.com/holdfast-xds/holdfast/mesh/server"
 	"github.com/holdfast-xds/holdfast/test/testbed"
 )
 
@@ -485,13 +486,19 @@ func (w *world) problem(texts ...string) {
 	}))
 }
 
-// synced waits until the one proxy that is connected has ACKed everything.
+// synced waits until the one proxy that is connected has asked for each of the four types, and has ACKed
+// everything: a proxy that has only just connected has nothing that it did not ACK.
 func (w *world) synced() {
 	w.Helper()
 	w.check(w.mesh.Wait(limit, func() error {
 		proxies := w.status().Proxies
 		if len(proxies) != 1 {
 			return fmt.Errorf("%d proxies are connected, want 1", len(proxies))
+		}
+		for _, short := range []string{"CDS", "EDS", "LDS", "RDS"} {
+			if !slices.ContainsFunc(proxies[0].Types, func(t server.TypeStatus) bool { return t.Type == short }) {
+				return fmt.Errorf("the proxy has not asked for %s", short)
+			}
 		}
 		for _, t := range proxies[0].Types {
 			if t.State != "SYNCED" {

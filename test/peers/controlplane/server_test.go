@@ -2,16 +2,12 @@ package controlplane
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
-	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -25,6 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/test/peers/rig"
+	"github.com/holdfast-xds/holdfast/test/testbed"
 )
 
 // forms are the two of xDS, as flags of holdfast name them.
@@ -68,11 +65,7 @@ func newWorld(t *testing.T, above, below string) *world {
 // serve makes the control plane listen, with what the caches hold.
 func (w *world) serve(caches cache.Cache) {
 	w.Helper()
-	lis, err := net.Listen("tcp", w.addr)
-	for until := time.Now().Add(limit); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(until); {
-		time.Sleep(10 * time.Millisecond) // somebody else on this machine has the port for a moment
-		lis, err = net.Listen("tcp", w.addr)
-	}
+	lis, err := testbed.Listen(w.addr, limit)
 	w.Check(err)
 	w.server = grpc.NewServer()
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(w.server, server.NewServer(w.ctx, caches, w.callbacks()))

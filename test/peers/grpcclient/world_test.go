@@ -24,6 +24,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/test/peers/rig"
+	"github.com/holdfast-xds/holdfast/test/testbed"
 )
 
 // service is what clients call: xds:///service.
@@ -74,7 +75,7 @@ func newControlPlane(r *rig.Rig) *controlPlane {
 // serve makes the control plane listen, with what its cache holds.
 func (cp *controlPlane) serve() {
 	cp.rig.Helper()
-	lis, err := net.Listen("tcp", cp.addr)
+	lis, err := testbed.Listen(cp.addr, limit)
 	cp.rig.Check(err)
 	srv := grpc.NewServer()
 	opened := func(context.Context, int64, string) error {

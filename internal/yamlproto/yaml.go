@@ -47,24 +47,70 @@ func readYAML(data []byte, booleans11 bool) ([]*Node, error) {
 
 // locateYAML extracts the line from an error of the YAML library, which is only in its text: "yaml:
 // line 3: text". The library counts the lines in errors of its parser, unlike those of its scanner,
-// from 0, and reports errors at the end of the data one line too low.
+// from 0, reports errors at the end of the data one line too low, and names neither the first line nor
+// those of control characters and anchors.
 func locateYAML(err error, data []byte) error {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
-	if strings.HasPrefix(text, "unknown anchor ") {
-		text = "unknown anchor (its name is not shown: a text that begins with * must be in quotes, and may be a password)"
+	if rest, ok := strings.CutPrefix(text, "unknown anchor '"); ok {
+		name, _, _ := strings.Cut(rest, "'")
+		return &Error{Line: lineOfAlias(data, name), Err: errors.New("unknown anchor (its name is not shown: a text that begins with * must be in quotes, and may be a password)")}
+	}
+	if text == "control characters are not allowed" {
+		line, character := controlCharacter(data)
+		return &Error{Line: line, Err: fmt.Errorf("control character %U: this is no text, or it must be escaped in double quotes", character)}
 	}
 	digits, what, _ := strings.Cut(strings.TrimPrefix(text, "line "), ": ")
 	line, err := strconv.Atoi(digits)
 	if err != nil {
-		return &Error{Err: errors.New(text)}
+		line, what = 1, text
 	}
 	expected, byParser := strings.CutPrefix(what, "did not find expected ")
 	if byParser && slices.Contains([]string{"',' or ']'", "',' or '}'", "'-' indicator", "key", "node content", "<document start>"}, expected) {
 		line++
 	}
+	switch what {
+	case "found character that cannot start any token":
+		what += ": indent with spaces, not with tabs, and quote a text that begins with @, ` or %"
+	case "mapping values are not allowed in this context":
+		what += ": the indentation is wrong, or a text that has a colon must be in quotes"
+	}
 	data = bytes.TrimSpace(data)
 	last := 1 + max(bytes.Count(data, []byte("\n")), bytes.Count(data, []byte("\r")))
 	return &Error{Line: min(line, last), Err: errors.New(what)}
+}
+
+// lineOfAlias returns the line of an alias; 0 if more than one line looks like it.
+func lineOfAlias(data []byte, name string) int {
+	found, number := 0, 0
+	for line := range bytes.Lines(data) {
+		number++
+		for word := range bytes.FieldsFuncSeq(line, func(r rune) bool { return strings.ContainsRune(" \t\r\n,[]{}", r) }) {
+			if string(word) != "*"+name {
+				continue
+			}
+			if found != 0 && found != number {
+				return 0
+			}
+			found = number
+		}
+	}
+	return found
+}
+
+// controlCharacter returns the first character that YAML does not allow, and its line; 0 if there is none.
+func controlCharacter(data []byte) (int, rune) {
+	number := 0
+	for line := range bytes.Lines(data) {
+		number++
+		for _, r := range string(line) {
+			switch {
+			case r == '\t' || r == '\n' || r == '\r' || r == '\u0085':
+			case r < ' ' || r >= '\u007f' && r < '\u00a0' || r == '\ufffe' || r == '\uffff':
+				return number, r
+			}
+		}
+	}
+	return 0, 0
 }
 
 type yamlReader struct {

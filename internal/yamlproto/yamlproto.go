@@ -204,6 +204,9 @@ func (n *Node) unmarshal(m proto.Message, options protojson.UnmarshalOptions, te
 	wrong := n
 	if line > 0 && line <= len(w.lines) {
 		wrong = w.lines[line-1]
+		if what := n.wrongType(m.ProtoReflect().Descriptor(), wrong); what != "" {
+			text = what
+		}
 	}
 	return &Error{Line: wrong.Line, Field: wrong.field(), UnknownType: types.Missing, Err: errors.New(text)}
 }

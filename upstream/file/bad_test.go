@@ -41,7 +41,7 @@ func TestBadFileIsNamedWithLineAndField(t *testing.T) {
 		},
 		"a value of the wrong kind": {
 			"a.yaml", listener + "        use_remote_address: sometimes\n",
-			`a.yaml:12: field resources[1].filter_chains[0].filters[0].typed_config.use_remote_address: invalid value for bool field value: "sometimes"`,
+			`a.yaml:12: field resources[1].filter_chains[0].filters[0].typed_config.use_remote_address: must be a boolean (true or false), and is a string`,
 		},
 		"an unknown enumerator in a later document": {
 			"a.yaml", cluster("a") + "---\n" + cluster("b") + "type: EDDS\n",
@@ -49,7 +49,7 @@ func TestBadFileIsNamedWithLineAndField(t *testing.T) {
 		},
 		"a number where a string belongs": {
 			"a.yaml", "\"@type\": " + xds.ClusterType + "\nname: 1\n",
-			`a.yaml:2: field name: invalid value for string field name (the value is not shown)`,
+			`a.yaml:2: field name: must be a string, and is a number`,
 		},
 		"a key twice": {
 			"a.yaml", cluster("a") + "name: b\n",
@@ -121,7 +121,7 @@ func TestBadFileIsNamedWithLineAndField(t *testing.T) {
 		},
 		"an unknown alias in YAML": {
 			"a.yaml", "resources: *there\n",
-			"a.yaml: unknown anchor (its name is not shown: a text that begins with * must be in quotes, and may be a password)",
+			"a.yaml:1: unknown anchor (its name is not shown: a text that begins with * must be in quotes, and may be a password)",
 		},
 		"an alias of itself in YAML": {
 			"a.yaml", "resources: &a\n- *a\n",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
 )
@@ -22,6 +23,9 @@ type file struct {
 	parsed  bool
 	invalid []config.Key
 	gone    bool // it is kept although it is not there, see files.keep
+	// absent is set if it is gone, or its directory is empty: what it had yields to what is in a file
+	// that is there.
+	absent bool
 	// problems are those of the documents, and unreadable is why the file could not be read.
 	problems   []config.Problem
 	unreadable *config.Problem
@@ -66,13 +70,22 @@ func (f files) keep(before files) {
 		}
 	}
 	for name, of := range before {
-		if f[name] == nil && (newUnparsed || of.gone && unparsed) { // perhaps it is the new file that cannot be parsed
+		isFile := !strings.HasSuffix(name, "/")
+		if f[name] == nil && isFile && (newUnparsed || of.gone && unparsed) { // perhaps it is the new file that cannot be parsed
 			gone := *of
-			gone.gone = true
+			gone.gone, gone.absent = true, true
 			gone.unreadable = &config.Problem{File: name, Message: "it is gone; its documents stay in use until all new files can be parsed"}
 			f[name] = &gone
 		}
 	}
+}
+
+// rank orders files that are there before those that are absent.
+func (f *file) rank() int {
+	if f.absent {
+		return 1
+	}
+	return 0
 }
 
 // loaded returns the hash of the content of a file that was loaded last.
@@ -85,7 +98,7 @@ func (f files) loaded(name string) (hash uint64, ok bool) {
 
 // read takes in a file as a scan found it.
 func (f *file) read(o observed) {
-	f.unreadable = nil
+	f.unreadable, f.gone, f.absent = nil, false, o.err == errEmptied
 	switch {
 	case o.err != nil:
 		f.unreadable = &config.Problem{File: o.name, Message: o.err.Error()}
@@ -165,18 +178,24 @@ func compareKeys(a, b config.Key) int {
 func (f files) names() []string { return slices.Sorted(maps.Keys(f)) }
 
 // documents returns the documents of all files by key, and the problems. Of two documents with one
-// key, that in the first file is used.
+// key, that in the first file is used, of those that are there.
 func (f files) documents() (map[config.Key]*config.Config, []config.Problem) {
 	documents := make(map[config.Key]*config.Config)
 	var problems []config.Problem
-	for _, name := range f.names() {
+	names := f.names()
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(f[a].rank(), f[b].rank()) })
+	for _, name := range names {
 		of := f[name]
 		if of.unreadable != nil {
 			problems = append(problems, *of.unreadable)
 		}
 		problems = append(problems, of.problems...)
 		for _, c := range of.documents {
-			if used := documents[c.Meta.Key]; used != nil {
+			used := documents[c.Meta.Key]
+			if used != nil && of.absent {
+				continue
+			}
+			if used != nil {
 				problems = append(problems, duplicate(name, c, used))
 				continue
 			}

@@ -74,6 +74,10 @@ func isConfig(name string) bool {
 	return false
 }
 
+// errEmptied is that of a subdirectory that had files and has nothing in it: the place of a volume that is
+// not mounted looks like that.
+var errEmptied = errors.New("the directory is empty; what was in it stays in use: delete the directory to delete that")
+
 // scan scans the tree once. The error means that the directory could not be read. An error of a file
 // is in its entry; that of a subdirectory is in an entry of its own, whose name ends with a slash, and
 // in those of the files that were in it.
@@ -95,17 +99,30 @@ func (s *scanner) scan() (pass, error) {
 			add(o)
 		}
 	}
+	for _, below := range l.empty {
+		if len(s.lastBelow(below)) > 0 {
+			l.unreadable[below] = errEmptied
+		}
+	}
 	for below, err := range l.unreadable {
 		add(observed{name: below, err: err})
-		for name := range s.last {
-			if strings.HasPrefix(name, below) && name != below {
-				add(observed{name: name, err: err})
-			}
+		for _, name := range s.lastBelow(below) {
+			add(observed{name: name, err: err})
 		}
 	}
 	slices.SortFunc(p, func(a, b observed) int { return strings.Compare(a.name, b.name) })
 	s.last = last
 	return p, nil
+}
+
+// lastBelow returns the files of the last scan below a directory, whose name ends with a slash.
+func (s *scanner) lastBelow(directory string) (names []string) {
+	for name := range s.last {
+		if strings.HasPrefix(name, directory) && !strings.HasSuffix(name, "/") {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // lister lists the configuration files of a tree.
@@ -116,8 +133,9 @@ type lister struct {
 	// end.
 	names      []string
 	unreadable map[string]error
-	// directories are the paths of those that were read.
-	directories []string
+	// directories are the paths of those that were read, and empty the names of those below the root
+	// that have nothing in them, with a slash at the end.
+	directories, empty []string
 }
 
 // list lists the files below a directory. Names that begin with a dot are left out: Kubernetes keeps
@@ -130,6 +148,9 @@ func (l *lister) list(below string, depth int) error {
 		return err
 	}
 	l.directories = append(l.directories, path)
+	if len(entries) == 0 && below != "" {
+		l.empty = append(l.empty, below+"/")
+	}
 	for _, entry := range entries {
 		if strings.HasPrefix(entry.Name(), ".") {
 			continue

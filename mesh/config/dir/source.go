@@ -6,7 +6,7 @@
 // its last valid content, and harms no other document. A file that cannot be read or parsed keeps all
 // of its documents. A document is deleted when it is gone from a file that can be parsed, or when its
 // file is gone from a directory that can be read; if the directory itself is gone, or a subdirectory
-// cannot be read, nothing of it is deleted.
+// cannot be read or has nothing in it, nothing of it is deleted.
 // Of two documents with the same kind, namespace and name, that in the first file by name is used.
 // Problems names everything that is wrong with file, line and field.
 //

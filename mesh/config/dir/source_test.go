@@ -130,6 +130,31 @@ func TestWhatIsEmptyDeletesNothing(t *testing.T) {
 	})
 }
 
+func TestAnEmptySubdirectoryDeletesNothing(t *testing.T) {
+	on(t, map[string]string{"a.yaml": entry("a", "1"), "sub/dir/b.yaml": entry("b", "1"), "sub/c.yaml": entry("c", "1"), "none/d.txt": "d"}, func(b *bench) {
+		b.run()
+		b.expect("add WorkloadEntry default/a", "add WorkloadEntry default/b", "add WorkloadEntry default/c")
+		b.remove("none/d.txt")
+		b.rename("sub/dir/b.yaml", "b.bak")
+		b.expect()
+		const empty = "the directory is empty; what was in it stays in use: delete the directory to delete that"
+		b.problems("sub/dir/: "+empty, "sub/dir/b.yaml: "+empty)
+		b.rename("sub/c.yaml", "c.bak")
+		b.expect("delete WorkloadEntry default/c")
+		b.remove("sub/dir")
+		b.expect()
+		b.problems("sub/: "+empty, "sub/dir/b.yaml: "+empty)
+		b.write("z.yaml", entry("b", "2"))
+		b.expect("change WorkloadEntry default/b")
+		b.problems("sub/: "+empty, "sub/dir/b.yaml: "+empty)
+		b.remove("z.yaml")
+		b.expect("change WorkloadEntry default/b")
+		b.rename("c.bak", "sub/c.yaml")
+		b.expect("add WorkloadEntry default/c", "delete WorkloadEntry default/b")
+		b.problems()
+	})
+}
+
 func TestADocumentThatIsNotValidKeepsItsLastValidContent(t *testing.T) {
 	on(t, map[string]string{"a.yaml": entry("a", "1") + entry("b", "1"), "c.yaml": entry("c", "1")}, func(b *bench) {
 		b.run()

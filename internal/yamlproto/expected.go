@@ -1,0 +1,158 @@
+package yamlproto
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
+)
+
+// wrongType returns "must be a list, and is a string" or the like if wrong, a node at or below n, is not of
+// the type that a message of type m has there; "" if it is, or if that is not known.
+func (n *Node) wrongType(m protoreflect.MessageDescriptor, wrong *Node) string {
+	var path []*Node
+	for at := wrong; at != n; at = at.parent {
+		if at == nil {
+			return ""
+		}
+		path = append(path, at)
+	}
+	t, at := place{message: m}, n
+	for _, below := range slices.Backward(path) {
+		if t = t.below(at, below); t == (place{}) {
+			return ""
+		}
+		at = below
+	}
+	want, is := t.want(), wrong.typeName()
+	if want == "" || is == "null" || strings.HasPrefix(want, is) {
+		return ""
+	}
+	return fmt.Sprintf("must be %s, and is %s", want, is)
+}
+
+// place is what a message has at a node: a message, or a field; of a list or a map the whole, or one value.
+// Nothing is set if it is not known.
+type place struct {
+	message protoreflect.MessageDescriptor
+	field   protoreflect.FieldDescriptor
+	value   bool
+}
+
+// below returns the place of a value of the mapping or list at the place.
+func (t place) below(at, value *Node) place {
+	switch {
+	case t.message != nil && at.kind == mapping:
+		return fieldOf(t.message, at, value.key)
+	case t.message != nil || t.value || at.kind == scalar:
+		return place{}
+	case t.field.IsMap() && at.kind == mapping:
+		return valueOf(t.field.MapValue())
+	case t.field.IsList() && at.kind == list:
+		return valueOf(t.field)
+	}
+	return place{}
+}
+
+// fieldOf returns the place of a field of a message, or of the message in an Any.
+func fieldOf(m protoreflect.MessageDescriptor, at *Node, name string) place {
+	if m.FullName() == "google.protobuf.Any" {
+		url, _ := at.Get("@type").Text()
+		found, err := envoytypes.Resolver.FindMessageByURL(url)
+		if err != nil {
+			return place{}
+		}
+		m = found.Descriptor()
+	}
+	if m.ParentFile().Package() == "google.protobuf" {
+		return place{} // JSON has most of them in another form
+	}
+	field := m.Fields().ByJSONName(name)
+	if field == nil {
+		field = m.Fields().ByTextName(name)
+	}
+	switch {
+	case field == nil:
+		return place{}
+	case field.IsList() || field.IsMap():
+		return place{field: field}
+	}
+	return valueOf(field)
+}
+
+func valueOf(field protoreflect.FieldDescriptor) place {
+	if m := field.Message(); m != nil {
+		return place{message: m}
+	}
+	return place{field: field, value: true}
+}
+
+// want says what must be at the place; "" if it may be of more than one type.
+func (t place) want() string {
+	switch {
+	case t.message != nil && t.message.ParentFile().Package() == "google.protobuf":
+		return wantWellKnown(t.message)
+	case t.message != nil:
+		return "a mapping"
+	case t.value:
+		return wantScalar(t.field.Kind())
+	case t.field.IsMap():
+		return "a mapping"
+	default:
+		return "a list"
+	}
+}
+
+func wantWellKnown(m protoreflect.MessageDescriptor) string {
+	switch name := m.Name(); name {
+	case "Any", "Struct":
+		return "a mapping"
+	case "ListValue":
+		return "a list"
+	case "Duration":
+		return "a string as in 1.5s"
+	case "Timestamp":
+		return "a string as in 2006-01-02T15:04:05Z"
+	default:
+		if strings.HasSuffix(string(name), "Value") && m.Fields().Len() == 1 { // a wrapper
+			return wantScalar(m.Fields().Get(0).Kind())
+		}
+		return ""
+	}
+}
+
+func wantScalar(kind protoreflect.Kind) string {
+	switch kind {
+	case protoreflect.StringKind:
+		return "a string"
+	case protoreflect.BytesKind:
+		return "a string in base64"
+	case protoreflect.BoolKind:
+		return "a boolean (true or false)"
+	case protoreflect.EnumKind:
+		return "" // its error names what is wrong, and numbers are accepted
+	default:
+		return "a number (" + kind.String() + ")"
+	}
+}
+
+// typeName says of which type the node is.
+func (n *Node) typeName() string {
+	switch {
+	case n.kind == mapping:
+		return "a mapping"
+	case n.kind == list:
+		return "a list"
+	case n.IsNull():
+		return "null"
+	case n.json == "true" || n.json == "false":
+		return "a boolean"
+	case strings.HasPrefix(n.json, `"`):
+		return "a string"
+	default:
+		return "a number"
+	}
+}

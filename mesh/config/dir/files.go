@@ -102,6 +102,7 @@ func (f *file) read(o observed) {
 	switch {
 	case o.err != nil:
 		f.unreadable = &config.Problem{File: o.name, Message: o.err.Error()}
+		f.parsed = f.parsed || o.err == errCircle
 	case o.data != nil:
 		f.parse(o.name, o.data)
 		f.hash, f.known = o.hash, true

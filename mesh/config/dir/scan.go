@@ -47,7 +47,7 @@ const (
 	// stableTime exceeds the resolution of any file system's clock: after it, a change gives another
 	// time.
 	stableTime = 3 * time.Second
-	// maxDepth bounds the depth of directories, because links may form a circle.
+	// maxDepth bounds the depth of directories.
 	maxDepth = 16
 )
 
@@ -78,12 +78,15 @@ func isConfig(name string) bool {
 // not mounted looks like that.
 var errEmptied = errors.New("the directory is empty; what was in it stays in use: delete the directory to delete that")
 
+// errCircle is that of a link to a directory that the link is in. Two of them would be 2^maxDepth directories.
+var errCircle = errors.New("the link leads to a directory that it is in: it is not read")
+
 // scan scans the tree once. The error means that the directory could not be read. An error of a file
 // is in its entry; that of a subdirectory is in an entry of its own, whose name ends with a slash, and
 // in those of the files that were in it.
 func (s *scanner) scan() (pass, error) {
 	l := lister{root: s.dir, readDir: s.readDir, unreadable: make(map[string]error)}
-	if err := l.list("", maxDepth); err != nil {
+	if err := l.list("", nil); err != nil {
 		return nil, err
 	}
 	s.passes++
@@ -138,11 +141,19 @@ type lister struct {
 	directories, empty []string
 }
 
-// list lists the files below a directory. Names that begin with a dot are left out: Kubernetes keeps
-// the files of a volume in "..2026_…", to which "..data" links, and links from their names into
-// "..data", which are followed.
-func (l *lister) list(below string, depth int) error {
+// list lists the files below a directory, which is in the directories within. Names that begin with a dot
+// are left out: Kubernetes keeps the files of a volume in "..2026_…", to which "..data" links, and links
+// from their names into "..data", which are followed.
+func (l *lister) list(below string, within []fs.FileInfo) error {
 	path := filepath.Join(l.root, filepath.FromSlash(below))
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(within, func(above fs.FileInfo) bool { return os.SameFile(above, info) }) {
+		return errCircle
+	}
+	within = append(within, info)
 	entries, err := l.readDir(path)
 	if err != nil {
 		return err
@@ -165,8 +176,11 @@ func (l *lister) list(below string, depth int) error {
 			isDir = err == nil && info.IsDir()
 		}
 		switch {
-		case isDir && depth > 0:
-			if err := l.list(name, depth-1); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		case isDir && len(within) <= maxDepth:
+			switch err := l.list(name, within); {
+			case err == errCircle:
+				l.unreadable[name+"/"] = err
+			case err != nil && !errors.Is(err, fs.ErrNotExist):
 				l.unreadable[name+"/"] = fmt.Errorf("the directory cannot be read: %w", reason(err))
 			}
 		case !isDir && isConfig(name):
@@ -199,7 +213,7 @@ func (s *scanner) observe(name string) (o observed, there bool) {
 	}
 	o.info = info
 	if o.data, o.err = userfile.Read(file); o.err != nil {
-		o.err = reason(o.err)
+		o.err = reasonOf(file, o.err)
 		return o, true
 	}
 	if o.hash = xxhash.Sum64(o.data); known && o.hash == loaded {
@@ -213,6 +227,14 @@ func (s *scanner) unchanged(previous, current fs.FileInfo) bool {
 	return previous != nil && s.passes%rereadEvery != 0 &&
 		os.SameFile(previous, current) && previous.Size() == current.Size() && previous.ModTime().Equal(current.ModTime()) &&
 		time.Since(current.ModTime()) > stableTime
+}
+
+// reasonOf removes the path of a file from an error of userfile, too.
+func reasonOf(file string, err error) error {
+	if text, ok := strings.CutPrefix(err.Error(), file+": "); ok {
+		return errors.New(text)
+	}
+	return reason(err)
 }
 
 // reason removes the path from an error, because the caller adds the file name.

@@ -155,6 +155,20 @@ func TestAnEmptySubdirectoryDeletesNothing(t *testing.T) {
 	})
 }
 
+// Each of two links to the directory itself contained both again: 2^16 directories, each second.
+func TestLinksThatFormACircleAreNotFollowed(t *testing.T) {
+	on(t, map[string]string{"a.yaml": entry("a", "1"), "sub/b.yaml": entry("b", "1")}, func(b *bench) {
+		b.link(".", "one")
+		b.link("..", "sub/two")
+		b.run()
+		b.expect("add WorkloadEntry default/a", "add WorkloadEntry default/b")
+		const circle = "the link leads to a directory that it is in: it is not read"
+		b.problems("one/: "+circle, "sub/two/: "+circle)
+		b.remove("a.yaml")
+		b.expect("delete WorkloadEntry default/a")
+	})
+}
+
 func TestADocumentThatIsNotValidKeepsItsLastValidContent(t *testing.T) {
 	on(t, map[string]string{"a.yaml": entry("a", "1") + entry("b", "1"), "c.yaml": entry("c", "1")}, func(b *bench) {
 		b.run()

@@ -46,7 +46,7 @@ func (v *validation) path(path string) {
 		return
 	}
 	l := lister{root: path, readDir: os.ReadDir, unreadable: make(map[string]error)}
-	if err := l.list("", maxDepth); err != nil {
+	if err := l.list("", nil); err != nil {
 		v.problems = append(v.problems, config.Problem{File: path, Message: reason(err).Error()})
 	}
 	for name, err := range l.unreadable {
@@ -62,7 +62,7 @@ func (v *validation) path(path string) {
 func (v *validation) file(path string) {
 	data, err := userfile.Read(path)
 	if err != nil {
-		v.problems = append(v.problems, config.Problem{File: path, Message: reason(err).Error()})
+		v.problems = append(v.problems, config.Problem{File: path, Message: reasonOf(path, err).Error()})
 		return
 	}
 	documents, broken := config.Read(path, data)

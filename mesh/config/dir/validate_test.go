@@ -1,9 +1,11 @@
 package dir
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -20,10 +22,14 @@ func TestValidateFindsEveryProblemOfAllFiles(t *testing.T) {
 	} {
 		write(t, filepath.Join(root, name), text)
 	}
+	check(t, os.Symlink(".", filepath.Join(root, "sub", "circle")))
+	check(t, os.Symlink("sub", filepath.Join(root, "twice")))
+	check(t, syscall.Mkfifo(filepath.Join(root, "pipe.yaml"), 0o600))
 	var got []string
 	for _, p := range Validate(filepath.Join(root, "sub"), root, filepath.Join(root, "none")) {
 		got = append(got, strings.ReplaceAll(p.String(), root, "ROOT"))
 	}
+	const circle = "circle: the link leads to a directory that it is in: it is not read"
 	want := []string{
 		"ROOT/a.yaml:1: WorkloadEntry default/a: it is in ROOT/sub/b.yaml:1 too: that document is used, and this is not",
 		`ROOT/a.yaml:11: WorkloadEntry default/b: spec.address: "a_b" is neither an IP address nor a host`,
@@ -31,6 +37,9 @@ func TestValidateFindsEveryProblemOfAllFiles(t *testing.T) {
 		"ROOT/d.yaml:7: VirtualService default/d: spec.tcp[0].match[0].sourceSubnet: warning: not supported: reserved: Istio does not implement it",
 		`ROOT/d.yaml:10: VirtualService default/d: spec.tcp[0].route[0].destination.host: warning: there is no service "none.default.svc.cluster.local"`,
 		"ROOT/none: no such file or directory",
+		"ROOT/pipe.yaml: it is a named pipe: name a regular file",
+		"ROOT/twice/b.yaml:1: WorkloadEntry default/a: it is in ROOT/sub/b.yaml:1 too: that document is used, and this is not",
+		"ROOT/twice/" + circle,
 	}
 	got = slices.DeleteFunc(got, func(text string) bool { return strings.HasPrefix(text, "ROOT/sub/") })
 	if !slices.Equal(got, want) {

@@ -1,30 +1,45 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
 // DefaultDomain is the DNS domain of Kubernetes services.
 const DefaultDomain = "cluster.local"
 
-// References returns a warning for each reference of a VirtualService to a host, a subset, a gateway
-// or a delegate, and of a Gateway, a DestinationRule or an Ingress to a Secret, that none of r's documents
-// defines. They are warnings because another source may
-// define it. domain is the DNS domain of Kubernetes services. The problems have no file and no line.
+// References returns a warning for each reference of a VirtualService to a host, a port, a subset, a gateway
+// or a delegate, of an Ingress to a Service, and of a Gateway, a DestinationRule or an Ingress to a Secret,
+// that none of r's documents defines. They are warnings because another source may define it. domain is the
+// DNS domain of Kubernetes services. The problems have no file and no line.
 func References(r Reader, domain string) []Problem {
-	x := &references{reader: r, domain: domain, hosts: make(map[string]bool), subsets: make(map[string]map[string]bool)}
+	x := &references{reader: r, domain: domain, hosts: make(map[string]ports), subsets: make(map[string]map[string]bool)}
 	for _, c := range r.List(Service, "") {
-		x.hosts[x.resolve(c.Name, c.Namespace)] = true
+		of := make(ports)
+		for _, port := range c.Spec.(*corev1.Service).Spec.Ports {
+			of[uint32(port.Port)] = port.Name //nolint:gosec // ports are validated
+		}
+		x.hosts[x.resolve(c.Name, c.Namespace)] = of
 	}
 	for _, c := range r.List(ServiceEntry, "") {
-		for _, host := range c.Spec.(*networking.ServiceEntry).Hosts {
-			x.hosts[strings.ToLower(host)] = true
+		entry := c.Spec.(*networking.ServiceEntry)
+		for _, host := range entry.Hosts {
+			host = strings.ToLower(host)
+			if x.hosts[host] == nil {
+				x.hosts[host] = make(ports)
+			}
+			for _, port := range entry.Ports {
+				x.hosts[host][port.GetNumber()] = port.GetName()
+			}
 			if strings.HasPrefix(host, "*") {
-				x.wildcards = append(x.wildcards, strings.ToLower(host))
+				x.wildcards = append(x.wildcards, host)
 			}
 		}
 	}
@@ -41,6 +56,9 @@ func References(r Reader, domain string) []Problem {
 	for _, c := range r.List(VirtualService, "") {
 		x.virtualService(c)
 	}
+	for _, c := range r.List(Ingress, "") {
+		x.ingress(c)
+	}
 	x.credentials()
 	return x.problems
 }
@@ -49,13 +67,16 @@ func References(r Reader, domain string) []Problem {
 type references struct {
 	reader Reader
 	domain string
-	// hosts are the names of all services; wildcards those that begin with "*".
-	hosts     map[string]bool
+	// hosts are the ports of all services by name; wildcards are the names that begin with "*".
+	hosts     map[string]ports
 	wildcards []string
 	// subsets are the names of subsets by host.
 	subsets  map[string]map[string]bool
 	problems []Problem
 }
+
+// ports are the names of the ports of a service by number.
+type ports map[uint32]string
 
 // resolve returns the full name of a host in a document. A name without a dot is a Service of the
 // document's namespace.
@@ -117,26 +138,65 @@ func (x *references) destination(c *Config, at *path, destination *networking.De
 		return
 	}
 	host := x.resolve(destination.Host, c.Namespace)
-	if !x.known(host) {
+	of := x.service(host)
+	if of == nil {
 		x.warn(c, at.field("host"), "there is no service %q", host)
 		return
+	}
+	if _, has := of[destination.Port.GetNumber()]; !has && destination.Port.GetNumber() != 0 {
+		x.warn(c, at.field("port").field("number"), "the service %q has no port %d", host, destination.Port.GetNumber())
 	}
 	if destination.Subset != "" && !x.subset(host, destination.Subset) {
 		x.warn(c, at.field("subset"), "no DestinationRule of %q has a subset %q", host, destination.Subset)
 	}
 }
 
-// known reports whether there is a service of a name.
-func (x *references) known(host string) bool {
-	if x.hosts[host] {
-		return true
+// service returns the ports of the service of a name; nil if there is none.
+func (x *references) service(host string) ports {
+	if of := x.hosts[host]; of != nil {
+		return of
 	}
 	for _, wildcard := range x.wildcards {
 		if hostWithin(host, wildcard) {
-			return true
+			return x.hosts[wildcard]
 		}
 	}
-	return false
+	return nil
+}
+
+// ingress checks the backends of an Ingress.
+func (x *references) ingress(c *Config) {
+	spec := c.Spec.(*networkingv1.Ingress).Spec
+	root := &path{name: "spec"}
+	x.backend(c, root.field("defaultBackend"), spec.DefaultBackend)
+	for i, rule := range spec.Rules {
+		if rule.HTTP == nil {
+			continue
+		}
+		for j := range rule.HTTP.Paths {
+			x.backend(c, root.field("rules").at(i).fields("http.paths").at(j).field("backend"), &rule.HTTP.Paths[j].Backend)
+		}
+	}
+}
+
+// backend checks that the Service of a backend has the port; nil is none.
+func (x *references) backend(c *Config, at *path, backend *networkingv1.IngressBackend) {
+	if backend == nil || backend.Service == nil {
+		return
+	}
+	at, to := at.field("service"), backend.Service
+	of := x.service(x.resolve(to.Name, c.Namespace))
+	if of == nil {
+		x.warn(c, at.field("name"), "there is no Service %s/%s", c.Namespace, to.Name)
+		return
+	}
+	_, has := of[uint32(to.Port.Number)] //nolint:gosec // ports are validated
+	if to.Port.Name != "" {
+		has = slices.Contains(slices.Collect(maps.Values(of)), to.Port.Name)
+	}
+	if !has {
+		x.warn(c, at.field("port"), "the Service %s/%s has no port %s", c.Namespace, to.Name, cmp.Or(to.Port.Name, fmt.Sprint(to.Port.Number)))
+	}
 }
 
 // subset reports whether a DestinationRule of the host, or of a wildcard that contains it, has a

@@ -55,6 +55,10 @@ func TestReferencesToNothingGetAWarning(t *testing.T) {
 			vs + `http[0].mirrors[0].destination.host: warning: there is no service "m.com"`}},
 		{"an unknown subset", "{hosts: [x], http: [{route: [{destination: {host: web, subset: v2}}]}]}", []string{
 			vs + `http[0].route[0].destination.subset: warning: no DestinationRule of "web.a.svc.cluster.local" has a subset "v2"`}},
+		{"a port that the service has", "{hosts: [x], http: [{route: [{destination: {host: web, port: {number: 80}}}]}, {route: [{destination: {host: b.wild.com, port: {number: 80}}}]}]}", nil},
+		{"a port that it does not have", "{hosts: [x], http: [{route: [{destination: {host: web, port: {number: 81}}}]}, {route: [{destination: {host: b.wild.com, port: {number: 81}}}]}]}", []string{
+			vs + `http[0].route[0].destination.port.number: warning: the service "web.a.svc.cluster.local" has no port 81`,
+			vs + `http[1].route[0].destination.port.number: warning: the service "b.wild.com" has no port 81`}},
 		{"gateways", "{hosts: [x], gateways: [mesh, b/edge, edge, edge.b.svc.cluster.local], http: [{match: [{gateways: [b/none]}], route: [{destination: {host: web}}]}]}", []string{
 			vs + "gateways[2]: warning: there is no Gateway a/edge", vs + "http[0].match[0].gateways[0]: warning: there is no Gateway b/none"}},
 		{"a delegate", "{hosts: [x], http: [{delegate: {name: part}}]}", nil},
@@ -76,11 +80,30 @@ func TestReferencesToSecretsThatAreNotThereGetAWarning(t *testing.T) {
 		server("443")+"{mode: SIMPLE, credentialName: here}}, "+server("444")+"{mode: SIMPLE, credentialName: gone}}, "+
 		server("445")+"{mode: MUTUAL, credentialName: here, caCertCredentialName: authority}}]}}\n"+
 		"- {apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: tls, namespace: b}, spec: {host: api.com, subsets: [{name: a, trafficPolicy: {portLevelSettings: [{port: {number: 80}, tls: {mode: SIMPLE, credentialName: gone}}]}}]}}\n"+
-		"- {apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: tls, namespace: b}, spec: {defaultBackend: {service: {name: web, port: {number: 80}}}, tls: [{secretName: gone}]}")
+		"- {apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: tls, namespace: a}, spec: {defaultBackend: {service: {name: web, port: {number: 80}}}, tls: [{secretName: gone}]}")
 	want := []string{
 		`Gateway b/tls: spec.servers[1].tls.credentialName: warning: there is no Secret "gone"`,
-		`Ingress b/tls: spec.tls[0].secretName: warning: there is no Secret "gone"`,
+		`Ingress a/tls: spec.tls[0].secretName: warning: there is no Secret "gone"`,
 		`DestinationRule b/tls: spec.subsets[0].trafficPolicy.portLevelSettings[0].tls.credentialName: warning: there is no Secret "gone"`,
+	}
+	if !slices.Equal(texts, want) {
+		t.Errorf("warnings\n%s\nwant\n%s", strings.Join(texts, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestBackendsOfAnIngressThatAreNotThereGetAWarning(t *testing.T) {
+	backend := func(name, port string) string {
+		return "backend: {service: {name: " + name + ", port: {" + port + "}}}"
+	}
+	texts := referencesOf(t, "{hosts: [x], http: [{route: [{destination: {host: web}}]}]}}\n"+
+		"- {apiVersion: v1, kind: Service, metadata: {name: named, namespace: a}, spec: {ports: [{name: http, port: 80}, {name: more, port: 81}]}}\n"+
+		"- {apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: i, namespace: a}, spec: {defaultBackend: {service: {name: none, port: {number: 80}}}, rules: [{host: h}, {http: {paths: ["+
+		"{path: /a, pathType: Prefix, "+backend("named", "name: http")+"}, {path: /b, pathType: Prefix, "+backend("named", "name: other")+"}, "+
+		"{path: /c, pathType: Prefix, "+backend("web", "number: 80")+"}, {path: /d, pathType: Prefix, "+backend("web", "number: 81")+"}]}}]}")
+	want := []string{
+		"Ingress a/i: spec.defaultBackend.service.name: warning: there is no Service a/none",
+		"Ingress a/i: spec.rules[1].http.paths[1].backend.service.port: warning: the Service a/named has no port other",
+		"Ingress a/i: spec.rules[1].http.paths[3].backend.service.port: warning: the Service a/web has no port 81",
 	}
 	if !slices.Equal(texts, want) {
 		t.Errorf("warnings\n%s\nwant\n%s", strings.Join(texts, "\n"), strings.Join(want, "\n"))

@@ -40,9 +40,9 @@ type routing struct {
 // routesOf returns the routes of a VirtualService, in its order. Those that follow one that takes
 // every request are left out.
 func (r *routing) routesOf(vs *push.VirtualService) (out []*routev3.Route) {
-	for _, in := range vs.Rule.GetHttp() {
+	for i, in := range vs.Rule.GetHttp() {
 		if len(in.GetMatch()) == 0 {
-			if route := r.route(vs, in, nil); route != nil {
+			if route := r.route(vs, i, nil); route != nil {
 				return append(out, route)
 			}
 		}
@@ -50,7 +50,7 @@ func (r *routing) routesOf(vs *push.VirtualService) (out []*routev3.Route) {
 			if !r.applies(m) {
 				continue
 			}
-			route := r.route(vs, in, m)
+			route := r.route(vs, i, m)
 			if route == nil {
 				continue
 			}
@@ -85,9 +85,11 @@ func takesAll(m *routev3.RouteMatch) bool {
 	return all && len(m.GetHeaders())+len(m.GetQueryParameters())+len(m.GetDynamicMetadata()) == 0
 }
 
-func (r *routing) route(vs *push.VirtualService, in *networking.HTTPRoute, m *networking.HTTPMatchRequest) *routev3.Route {
+// route returns one of the routes of a VirtualService, for one of its matches; nil is every request.
+func (r *routing) route(vs *push.VirtualService, index int, m *networking.HTTPMatchRequest) *routev3.Route {
+	in := vs.Rule.GetHttp()[index]
 	out := &routev3.Route{
-		Name: in.GetName(), Match: routeMatch(m, vs.Ingress), Metadata: originMetadata(vs.Meta.Key), StatPrefix: m.GetStatPrefix(),
+		Name: in.GetName(), Match: routeMatch(m, vs.Ingress), Metadata: originMetadata(vs.Origin(index)), StatPrefix: m.GetStatPrefix(),
 	}
 	if m.GetName() != "" {
 		out.Name += "." + m.GetName()

@@ -161,14 +161,18 @@ func matchesDomain(pattern, host string) bool {
 
 func (x *explainer) tcp(m *tcpv3.TcpProxy) {
 	if weighted := m.GetWeightedClusters().GetClusters(); len(weighted) > 0 {
-		for _, w := range weighted {
-			x.cluster(w.GetName(), fmt.Sprintf("weight %d", w.GetWeight()))
-		}
 		x.Outcome = fmt.Sprintf("the connection goes to one of %d clusters, by weight", len(weighted))
+		for _, w := range weighted {
+			if fault := x.cluster(w.GetName(), fmt.Sprintf("weight %d", w.GetWeight())); fault != "" {
+				x.Outcome += fmt.Sprintf("; it is closed if that is %s, which %s", w.GetName(), fault)
+			}
+		}
 		return
 	}
-	x.cluster(m.GetCluster(), "")
 	x.Outcome = "the connection goes to the cluster " + m.GetCluster()
+	if fault := x.cluster(m.GetCluster(), ""); fault != "" {
+		x.Outcome = fmt.Sprintf("closed: the cluster %s %s", m.GetCluster(), fault)
+	}
 }
 
 func (x *explainer) http(m *managerv3.HttpConnectionManager) {
@@ -357,14 +361,18 @@ func (x *explainer) route(r *routev3.Route) {
 		x.Outcome = fmt.Sprintf("%d: answered by the proxy itself", a.DirectResponse.GetStatus())
 	case *routev3.Route_Route:
 		if weighted := a.Route.GetWeightedClusters().GetClusters(); len(weighted) > 0 {
-			for _, w := range weighted {
-				x.cluster(w.GetName(), fmt.Sprintf("weight %d", w.GetWeight().GetValue()))
-			}
 			x.Outcome = fmt.Sprintf("the request goes to one of %d clusters, by weight", len(weighted))
+			for _, w := range weighted {
+				if fault := x.cluster(w.GetName(), fmt.Sprintf("weight %d", w.GetWeight().GetValue())); fault != "" {
+					x.Outcome += fmt.Sprintf("; 503 if that is %s, which %s", w.GetName(), fault)
+				}
+			}
 			return
 		}
-		x.cluster(a.Route.GetCluster(), "")
 		x.Outcome = "the request goes to the cluster " + a.Route.GetCluster()
+		if fault := x.cluster(a.Route.GetCluster(), ""); fault != "" {
+			x.Outcome = fmt.Sprintf("503: the cluster %s %s", a.Route.GetCluster(), fault)
+		}
 	}
 }
 
@@ -403,17 +411,17 @@ func mapKeys[V any](m map[string]V) func(yield func(string) bool) {
 	}
 }
 
-// cluster adds a cluster and its endpoints.
-func (x *explainer) cluster(name, detail string) {
+// cluster adds a cluster and its endpoints. fault says why the cluster cannot be reached; "" if it can.
+func (x *explainer) cluster(name, detail string) (fault string) {
 	c, ok := body(x.Lookup(xds.ClusterType, name), &clusterv3.Cluster{})
 	if !ok {
-		x.add("cluster", name, "", "%s", strings.TrimSpace(detail+" it does not exist: 503"))
-		return
+		x.add("cluster", name, "", "%s", strings.TrimSpace(detail+" it does not exist"))
+		return "does not exist"
 	}
 	if custom := c.GetClusterType(); custom != nil {
 		x.add("cluster", name, document(c.GetMetadata()), "%s", strings.TrimSpace(custom.GetName()+" "+detail))
 		x.add("endpoint", "by DNS", "", "%s", "the addresses of the host that the request names")
-		return
+		return ""
 	}
 	x.add("cluster", name, document(c.GetMetadata()), "%s", strings.TrimSpace(c.GetType().String()+" "+detail))
 	assignment := c.GetLoadAssignment()
@@ -437,6 +445,8 @@ func (x *explainer) cluster(name, detail string) {
 		}
 	}
 	if n == 0 && c.GetType() != clusterv3.Cluster_ORIGINAL_DST {
-		x.add("endpoint", "none", "", "%s", "requests get 503")
+		x.add("endpoint", "none", "", "")
+		return "has no endpoints"
 	}
+	return ""
 }

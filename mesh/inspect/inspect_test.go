@@ -133,7 +133,7 @@ func TestARequestIsFollowed(t *testing.T) {
 		req  Request
 		want string // parts of the steps and of the outcome
 	}{
-		"by weight":                  {Request{Host: "a.internal"}, "route all /apis/|cluster v1  EDS weight 9|endpoint 10.0.0.1:8080|endpoint 10.0.0.2:8080  priority 0, weight 1, not ready|cluster gone  weight 1 it does not exist: 503|one of 2 clusters"},
+		"by weight":                  {Request{Host: "a.internal"}, "route all /apis/|cluster v1  EDS weight 9|endpoint 10.0.0.1:8080|endpoint 10.0.0.2:8080  priority 0, weight 1, not ready|cluster gone  weight 1 it does not exist|one of 2 clusters, by weight; 503 if that is gone, which does not exist"},
 		"a header that is there":     {Request{Host: "a", Path: "/admin", Headers: map[string]string{"X-Role": "root"}}, "route admin|200: answered"},
 		"a header that is not there": {Request{Host: "a", Path: "/admin"}, "route all"},
 		"a query parameter":          {Request{Host: "a", Path: "/x?a=b&debug=on"}, "route q|201"},
@@ -147,7 +147,7 @@ func TestARequestIsFollowed(t *testing.T) {
 		"a wildcard host":            {Request{Host: "b.internal"}, "virtual host any-internal|404: no route"},
 		"any host":                   {Request{Host: "example.com"}, "virtual host allow_any|the request goes to the cluster PassthroughCluster"},
 		"a port that nothing has":    {Request{Host: "a", Port: 81}, "no listener for port 81"},
-		"TCP to a service's address": {Request{Host: "db.internal", Port: 3306, Addresses: []string{"10.0.0.7"}}, "listener 10.0.0.7_3306|cluster db|endpoint none  requests get 503|the connection goes to the cluster db"},
+		"TCP to a service's address": {Request{Host: "db.internal", Port: 3306, Addresses: []string{"10.0.0.7"}}, "listener 10.0.0.7_3306|cluster db|endpoint none|closed: the cluster db has no endpoints"},
 		"by SNI":                     {Request{Host: "other.internal", Port: 3306, Addresses: []string{"10.0.0.7"}}, "cluster other"},
 	} {
 		t.Run(name, func(t *testing.T) {

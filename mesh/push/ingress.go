@@ -194,15 +194,16 @@ func ingressHost(host string, paths []ingressPath) *VirtualService {
 	})
 	first := paths[0].of
 	rule := &networking.VirtualService{Hosts: []string{host}, Gateways: []string{ingressGateway}}
+	var origins []config.Key
 	for _, p := range paths {
 		route := &networking.HTTPRoute{Route: p.route.Route}
 		if p.match != nil {
 			route.Match = []*networking.HTTPMatchRequest{p.match}
 		}
-		rule.Http = append(rule.Http, route)
+		rule.Http, origins = append(rule.Http, route), append(origins, p.of.Meta.Key)
 	}
 	return &VirtualService{
 		Config: first, Rule: rule, Hosts: []service.Hostname{service.Hostname(host)},
-		Gateways: []string{ingressGateway}, ExportTo: everywhere, Ingress: true,
+		Gateways: []string{ingressGateway}, ExportTo: everywhere, Ingress: true, origins: origins,
 	}
 }

@@ -80,7 +80,11 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	}
 	s.virtual = before.virtual
 	if is(config.VirtualService) || mesh {
-		s.virtual = s.indexVirtual(src.List(config.VirtualService, ""), before.virtual)
+		indexed := before.virtual
+		if mesh {
+			indexed = nil // defaultVirtualServiceExportTo may be another
+		}
+		s.virtual = s.indexVirtual(src.List(config.VirtualService, ""), indexed)
 	}
 	s.rules = before.rules
 	if is(config.DestinationRule) || mesh {

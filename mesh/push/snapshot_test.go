@@ -150,9 +150,52 @@ func TestDelegatesAreMerged(t *testing.T) {
 		}
 		got = append(got, fmt.Sprint(r.Name, " ", paths, " ", r.GetTimeout().GetSeconds(), " ", r.Route[0].Destination.Host))
 	}
-	want := []string{"r-one [/x/1 v] 3 svc.a.svc.cluster.local", "r-two [/x v] 1 h.internal", "last [] 0 h.internal"}
+	want := []string{"r-one [/x/1 v] 3 svc.b.svc.cluster.local", "r-two [/x v] 1 h.internal", "last [] 0 h.internal"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestRoutesKnowTheirDocuments(t *testing.T) {
+	const ingress = "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: %s, namespace: b, annotations: {kubernetes.io/ingress.class: istio}}\n" +
+		"spec: {rules: [{host: h.com, http: {paths: [{path: %s, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]}\n---\n"
+	s := snapshot((&documents{}).put(t,
+		meta+"kind: VirtualService\nmetadata: {name: root, namespace: a}\nspec:\n  hosts: [h.internal]\n  http:\n"+
+			"  - {match: [{uri: {prefix: /x}}], delegate: {name: d, namespace: b}}\n"+
+			"  - {route: [{destination: {host: h.internal}}]}\n---\n"+
+			meta+"kind: VirtualService\nmetadata: {name: d, namespace: b}\nspec: {http: [{route: [{destination: {host: svc}}]}]}\n---\n"+
+			meta+"kind: VirtualService\nmetadata: {name: plain, namespace: a}\nspec: {hosts: [i.internal], http: [{route: [{destination: {host: svc}}]}]}\n---\n"+
+			fmt.Sprintf(ingress, "short", "/a")+fmt.Sprintf(ingress, "long", "/a/b")))
+	var got []string
+	for _, vs := range append(s.VirtualServices(MeshGateway, "any"), s.VirtualServices(ingressGateway, "any")...) {
+		for i := range vs.Rule.Http {
+			got = append(got, vs.Origin(i).String())
+		}
+	}
+	want := []string{"VirtualService b/d", "VirtualService a/root", "VirtualService a/plain", "Ingress b/long", "Ingress b/short"}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestTheDefaultExportOfTheMeshIsFollowed(t *testing.T) {
+	mesh := func(to string) string {
+		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: 'defaultVirtualServiceExportTo: [\"" + to + "\"]'}"
+	}
+	docs := (&documents{}).put(t, meta+"kind: VirtualService\nmetadata: {name: root, namespace: a}\nspec: {hosts: [h.internal], http: [{match: [{uri: {prefix: /x}}], delegate: {name: d, namespace: b}}]}\n---\n"+
+		meta+"kind: VirtualService\nmetadata: {name: d, namespace: b}\nspec: {http: [{route: [{destination: {host: svc}}]}]}\n---\n"+mesh("*"))
+	s := snapshot(docs)
+	if seen := s.VirtualServices(MeshGateway, "other"); len(seen) != 1 || len(seen[0].Rule.Http) != 1 {
+		t.Errorf("with *: %v", seen)
+	}
+	s = New(docs.put(t, mesh(".")), config.DefaultDomain, s, map[config.Kind]bool{config.MeshConfig: true}, false)
+	if seen := s.VirtualServices(MeshGateway, "other"); len(seen) != 0 {
+		t.Errorf("with .: another namespace sees %v", seen)
+	}
+	if seen := s.VirtualServices(MeshGateway, "a"); len(seen) != 1 || len(seen[0].Rule.Http) != 0 {
+		t.Errorf("with .: the delegate of another namespace is seen: %v", seen)
 	}
 }
 

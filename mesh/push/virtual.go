@@ -26,6 +26,8 @@ type VirtualService struct {
 	Ingress bool
 	// Delegates are the documents whose routes are in Rule.
 	Delegates []config.Key
+	// origins are the documents of the routes of HTTP in Rule; nil if all are of Config.
+	origins []config.Key
 
 	delegateConfigs []*config.Config // nil for one that does not exist
 }
@@ -97,51 +99,57 @@ func (vs *VirtualService) upToDate(byKey map[config.Key]*config.Config) bool {
 func (s *Snapshot) resolve(c *config.Config, byKey map[config.Key]*config.Config) *VirtualService {
 	rule := proto.CloneOf(c.Spec.(*networking.VirtualService))
 	vs := &VirtualService{Config: c, Rule: rule, ExportTo: visible(rule.GetExportTo(), s.Mesh.GetDefaultVirtualServiceExportTo(), c.Namespace)}
-	vs.mergeDelegates(byKey)
 	for i, host := range rule.Hosts {
 		name := s.fqdn(host, c.Namespace)
 		rule.Hosts[i] = string(name)
 		vs.Hosts = append(vs.Hosts, name)
 	}
-	gateway := func(name string) string {
-		if name == MeshGateway || strings.Contains(name, "/") {
-			return name
-		}
-		return c.Namespace + "/" + name
-	}
-	for _, name := range rule.Gateways {
-		vs.Gateways = append(vs.Gateways, gateway(name))
-	}
+	resolveGateways(rule.Gateways, c.Namespace)
+	vs.Gateways = rule.Gateways
 	if len(vs.Gateways) == 0 {
 		vs.Gateways = []string{MeshGateway}
 	}
-	full := func(names []string) {
-		for i, name := range names {
-			names[i] = gateway(name)
-		}
-	}
 	for _, route := range rule.Http {
 		s.resolveHTTP(route, c.Namespace)
-		for _, m := range route.Match {
-			full(m.Gateways)
-		}
 	}
 	for _, route := range rule.Tls {
 		for _, m := range route.Match {
-			full(m.Gateways)
+			resolveGateways(m.Gateways, c.Namespace)
 		}
 		s.resolveWeighted(route.Route, c.Namespace)
 	}
 	for _, route := range rule.Tcp {
 		for _, m := range route.Match {
-			full(m.Gateways)
+			resolveGateways(m.Gateways, c.Namespace)
 		}
 		s.resolveWeighted(route.Route, c.Namespace)
 	}
+	s.mergeDelegates(vs, byKey)
 	return vs
 }
 
+// Origin returns the document of a route of HTTP in Rule.
+func (vs *VirtualService) Origin(route int) config.Key {
+	if vs.origins == nil {
+		return vs.Meta.Key
+	}
+	return vs.origins[route]
+}
+
+// resolveGateways gives the names of gateways in a document their namespace.
+func resolveGateways(names []string, namespace string) {
+	for i, name := range names {
+		if name != MeshGateway && !strings.Contains(name, "/") {
+			names[i] = namespace + "/" + name
+		}
+	}
+}
+
+// resolveHTTP gives the names in a route of a document of a namespace their full form.
 func (s *Snapshot) resolveHTTP(route *networking.HTTPRoute, namespace string) {
+	for _, m := range route.Match {
+		resolveGateways(m.Gateways, namespace)
+	}
 	destination := func(d *networking.Destination) {
 		if d != nil {
 			d.Host = string(s.fqdn(d.Host, namespace))
@@ -164,13 +172,15 @@ func (s *Snapshot) resolveWeighted(routes []*networking.RouteDestination, namesp
 	}
 }
 
-// mergeDelegates puts the routes of delegates in the place of the routes that refer to them. A route
-// whose delegate does not exist, or is not visible from here, is left out.
-func (vs *VirtualService) mergeDelegates(byKey map[config.Key]*config.Config) {
+// mergeDelegates puts the routes of delegates in the place of the routes that refer to them. Names in a
+// delegate are meant in its own namespace, as in Istio. A route whose delegate does not exist, or is not
+// visible from here, is left out.
+func (s *Snapshot) mergeDelegates(vs *VirtualService, byKey map[config.Key]*config.Config) {
 	var merged []*networking.HTTPRoute
+	var origins []config.Key
 	for _, root := range vs.Rule.Http {
 		if root.Delegate == nil {
-			merged = append(merged, root)
+			merged, origins = append(merged, root), append(origins, vs.Meta.Key)
 			continue
 		}
 		key := config.Key{
@@ -184,16 +194,21 @@ func (vs *VirtualService) mergeDelegates(byKey map[config.Key]*config.Config) {
 			continue
 		}
 		rule := c.Spec.(*networking.VirtualService)
-		if len(rule.Hosts) > 0 || !exportedTo(visible(rule.ExportTo, nil, key.Namespace), vs.Namespace) {
+		if len(rule.Hosts) > 0 || !exportedTo(visible(rule.ExportTo, s.Mesh.GetDefaultVirtualServiceExportTo(), key.Namespace), vs.Namespace) {
 			continue
 		}
 		for _, delegate := range rule.Http {
-			if route := mergeRoute(root, delegate); route != nil && delegate.Delegate == nil {
-				merged = append(merged, route)
+			resolved := proto.CloneOf(delegate)
+			s.resolveHTTP(resolved, key.Namespace)
+			if route := mergeRoute(root, resolved); route != nil && delegate.Delegate == nil {
+				merged, origins = append(merged, route), append(origins, key)
 			}
 		}
 	}
 	vs.Rule.Http = merged
+	if len(vs.Delegates) > 0 {
+		vs.origins = origins
+	}
 }
 
 // mergeRoute returns the route of a delegate with what the root sets and the delegate does not; nil

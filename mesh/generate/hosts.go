@@ -127,7 +127,7 @@ func (g *Generator) addOwnRoutes(v *proxy.View, scope *push.Scope, e *push.Egres
 
 func routeConfiguration(name string, hosts []*routev3.VirtualHost) *routev3.RouteConfiguration {
 	return &routev3.RouteConfiguration{
-		Name: name, VirtualHosts: hosts, ValidateClusters: truth(false), IgnorePortInHostMatching: true,
+		Name: name, VirtualHosts: hosts, ValidateClusters: truth(false), IgnorePortInHostMatching: name != httpProxyRoutes,
 		MaxDirectResponseBodySizeBytes: u32(maxDirectResponse),
 	}
 }
@@ -272,21 +272,39 @@ func (h *hosts) add(name service.Hostname, svc *service.Service, port uint32, ro
 		candidates = append(candidates, h.domainsOf(svc)...)
 	}
 	var domains []string
-	for _, d := range candidates {
-		if h.port == 0 && port != 80 {
-			d += ":" + strconv.Itoa(int(port)) // of the HTTP proxy, where the port tells services apart
-		}
-		if h.domains[d] || d != string(name) && h.full[service.Hostname(d)] {
+	for _, candidate := range candidates {
+		if candidate != string(name) && h.full[service.Hostname(candidate)] {
 			continue
 		}
-		h.domains[d] = true
-		domains = append(domains, d)
+		for _, d := range h.withPort(candidate, port) {
+			if !h.domains[d] {
+				h.domains[d] = true
+				domains = append(domains, d)
+			}
+		}
 	}
 	if len(domains) == 0 {
 		return
 	}
 	h.names[label] = true
 	h.out = append(h.out, &routev3.VirtualHost{Name: label, Domains: domains, Routes: routes, IncludeRequestAttemptCount: h.countsAttempts()})
+}
+
+// withPort returns the forms of a domain in a Host header. They have a port only for the HTTP proxy, where it
+// tells the ports of a service apart: port 80 is meant without one, and with one that the service does not
+// have, as with istiod.
+func (h *hosts) withPort(domain string, port uint32) []string {
+	if h.port != 0 {
+		return []string{domain}
+	}
+	forms := []string{domain + ":" + strconv.Itoa(int(port))}
+	if port != 80 {
+		return forms
+	}
+	if !strings.HasPrefix(domain, "*") {
+		forms = append(forms, domain+":*")
+	}
+	return append(forms, domain)
 }
 
 // domainsOf returns the other names of a service: with a dot at the end, short names within the

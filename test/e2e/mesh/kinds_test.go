@@ -202,3 +202,30 @@ spec:
 		}
 	})
 }
+
+// The HTTP proxy has the services of all ports: the port in the Host header tells them apart.
+func TestTheHTTPProxyLeadsToThePortThatTheClientNames(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		proxy := w.freePort()
+		w.write("mesh", fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: 'proxyHttpPort: %d'}\n", proxy))
+		w.start()
+		port := func(backend *testbed.Backend) string {
+			_, port, err := net.SplitHostPort(backend.Addr)
+			w.check(err)
+			return port
+		}
+		one, other := w.freePort(), w.freePort()
+		w.write("ports", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: ports, namespace: shop}
+spec:
+  hosts: [ports.internal]
+  resolution: STATIC
+  ports: [{number: %d, name: one, protocol: HTTP}, {number: %d, name: other, protocol: HTTP}]
+  endpoints: [{address: 127.0.0.1, ports: {one: %s, other: %s}}]
+`, one, other, port(w.v1), port(w.v2)))
+		w.answers(w.requestTo(fmt.Sprintf("ports.internal:%d", one), proxy), "200 v1")
+		w.answers(w.requestTo(fmt.Sprintf("ports.internal:%d", other), proxy), "200 v2")
+		w.synced()
+	})
+}

@@ -76,17 +76,15 @@ func Explain(r Resources, req Request) *Explanation {
 		return x.Explanation
 	}
 	x.add("listener", l.GetName(), document(l.GetMetadata()), "%s", l.GetTrafficDirection())
-	for _, c := range append(slices.Clone(l.GetFilterChains()), l.GetDefaultFilterChain()) {
+	for _, c := range x.chains(l) {
 		for _, f := range c.GetFilters() {
 			switch m := unpack(f).(type) {
 			case *managerv3.HttpConnectionManager:
 				x.http(m)
 				return x.Explanation
 			case *tcpv3.TcpProxy:
-				if x.takesTCP(c) {
-					x.tcp(m)
-					return x.Explanation
-				}
+				x.tcp(m)
+				return x.Explanation
 			}
 		}
 	}
@@ -146,17 +144,46 @@ func (x *explainer) listener() (found *listenerv3.Listener) {
 	return found
 }
 
-// takesTCP reports whether a filter chain may take a connection that is not HTTP to the host.
-func (x *explainer) takesTCP(c *listenerv3.FilterChain) bool {
-	names := c.GetFilterChainMatch().GetServerNames()
-	return len(names) == 0 || slices.ContainsFunc(names, func(name string) bool { return matchesDomain(name, x.Host) })
+// chains returns the filter chains that may take a connection to the host, the one that Envoy would choose
+// first: if it speaks TLS, that with the most specific server name.
+func (x *explainer) chains(l *listenerv3.Listener) []*listenerv3.FilterChain {
+	all := append(slices.Clone(l.GetFilterChains()), l.GetDefaultFilterChain())
+	all = slices.DeleteFunc(all, func(c *listenerv3.FilterChain) bool { return serverNameRank(c, x.Host) < 0 })
+	slices.SortStableFunc(all, func(a, b *listenerv3.FilterChain) int {
+		if isPlainHTTP(a) || isPlainHTTP(b) {
+			return 0 // the request need not come over TLS
+		}
+		return serverNameRank(b, x.Host) - serverNameRank(a, x.Host)
+	})
+	return all
 }
 
-func matchesDomain(pattern, host string) bool {
-	if suffix, ok := strings.CutPrefix(pattern, "*"); ok {
-		return strings.HasSuffix(host, suffix)
+// isPlainHTTP reports whether a filter chain takes HTTP whatever the server name.
+func isPlainHTTP(c *listenerv3.FilterChain) bool {
+	return len(c.GetFilterChainMatch().GetServerNames()) == 0 && slices.ContainsFunc(c.GetFilters(), func(f *listenerv3.Filter) bool {
+		_, is := unpack(f).(*managerv3.HttpConnectionManager)
+		return is
+	})
+}
+
+// serverNameRank says how well the server names of a filter chain match a host; 0 if it has none, and -1 if
+// none of them matches.
+func serverNameRank(c *listenerv3.FilterChain, host string) int {
+	names := c.GetFilterChainMatch().GetServerNames()
+	if len(names) == 0 {
+		return 0
 	}
-	return strings.EqualFold(pattern, host)
+	best := -1
+	for _, name := range names {
+		suffix, wild := strings.CutPrefix(name, "*")
+		switch {
+		case strings.EqualFold(name, host):
+			return 1 << 20
+		case wild && strings.HasSuffix(strings.ToLower(host), suffix):
+			best = max(best, len(name))
+		}
+	}
+	return best
 }
 
 func (x *explainer) tcp(m *tcpv3.TcpProxy) {

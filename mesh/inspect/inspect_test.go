@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -192,5 +193,29 @@ func TestDifferencesAreNamed(t *testing.T) {
 	}
 	if again := Diff(before, before); len(again) != 0 {
 		t.Errorf("nothing changed: %v", again)
+	}
+}
+
+func TestAServerNameChoosesTheFilterChain(t *testing.T) {
+	const manager = `typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager, stat_prefix: x, route_config: {name: %s}}`
+	const proxied = `typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: x, cluster: back}`
+	chain := func(name, filter string) string {
+		return "\n- {filter_chain_match: {server_names: ['" + name + "']}, filters: [{name: f, " + filter + "}]}"
+	}
+	s := resources(t, `"@type": type.googleapis.com/envoy.config.listener.v3.Listener
+name: 0.0.0.0_443
+traffic_direction: OUTBOUND
+address: {socket_address: {address: 0.0.0.0, port_value: 443}}
+filter_chains:`+chain("*.com", fmt.Sprintf(manager, "wide"))+chain("a.com", fmt.Sprintf(manager, "a"))+chain("p.com", proxied)+chain("*.b.com", fmt.Sprintf(manager, "b")))
+	for host, want := range map[string]string{
+		"a.com": "route configuration a", "x.com": "route configuration wide", "c.b.com": "route configuration b", "p.com": "cluster back",
+	} {
+		e := Explain(s, Request{Host: host, Port: 443})
+		if got := e.Steps[1].Kind + " " + e.Steps[1].Name; got != want {
+			t.Errorf("%s leads to %s, want %s", host, got, want)
+		}
+	}
+	if e := Explain(s, Request{Host: "a.net", Port: 443}); !strings.HasPrefix(e.Outcome, "no filter chain of the listener takes the connection") {
+		t.Errorf("another host: %s", e.Outcome)
 	}
 }

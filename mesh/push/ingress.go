@@ -70,11 +70,23 @@ func (s *Snapshot) newIngress(list []*config.Config) *ingress {
 			Servers:  servers,
 		},
 	}
-	slices.Sort(hosts)
+	slices.SortFunc(hosts, compareIngressHosts)
 	for _, host := range hosts {
 		out.virtual = append(out.virtual, ingressHost(host, paths[host]))
 	}
 	return out
+}
+
+// compareIngressHosts orders hosts before the wildcards that contain them: over TLS one virtual host has the
+// routes of all of them, and the first route that matches takes the request.
+func compareIngressHosts(a, b string) int {
+	wild := func(host string) int {
+		if strings.HasPrefix(host, "*") {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(wild(a), wild(b)), cmp.Compare(len(b), len(a)), cmp.Compare(a, b))
 }
 
 // ingressTLS returns the servers for the hosts of an Ingress that have a certificate.

@@ -180,6 +180,23 @@ func TestRoutesKnowTheirDocuments(t *testing.T) {
 	}
 }
 
+// Over TLS one virtual host has the routes of its Ingress and of the wildcards: the first that matches counts.
+func TestAnIngressOfAHostComesBeforeThoseOfWildcards(t *testing.T) {
+	const ingress = "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: %s, namespace: b, annotations: {kubernetes.io/ingress.class: istio}}\n" +
+		"spec: {%s: {service: {name: web, port: {number: 80}}}%s}\n---\n"
+	s := snapshot((&documents{}).put(t, fmt.Sprintf(ingress, "all", "defaultBackend", "")+
+		fmt.Sprintf(ingress, "wide", "rules: [{host: '*.com', http: {paths: [{path: /, pathType: Prefix, backend", "}]}}]")+
+		fmt.Sprintf(ingress, "narrow", "rules: [{host: '*.a.com', http: {paths: [{path: /, pathType: Prefix, backend", "}]}}]")+
+		fmt.Sprintf(ingress, "host", "rules: [{host: b.a.com, http: {paths: [{path: /, pathType: Prefix, backend", "}]}}]")))
+	var got []string
+	for _, vs := range s.VirtualServices(ingressGateway, "any") {
+		got = append(got, string(vs.Hosts[0]))
+	}
+	if want := []string{"b.a.com", "*.a.com", "*.com", "*"}; !slices.Equal(got, want) {
+		t.Errorf("hosts %q, want %q", got, want)
+	}
+}
+
 func TestTheDefaultExportOfTheMeshIsFollowed(t *testing.T) {
 	mesh := func(to string) string {
 		return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: 'defaultVirtualServiceExportTo: [\"" + to + "\"]'}"

@@ -69,20 +69,22 @@ func pack(m message) (*anypb.Any, error) {
 }
 
 // FromFiles builds the bootstrap of an Envoy that takes its clusters and listeners from files, without an agent. The files
-// must exist before Envoy starts (protocol.md 10.2). admin is as in Config; layers are the static runtime layers, if any.
+// must exist before Envoy starts (protocol.md 10.2). admin is as in Config; layers are static runtime layers, added to the
+// default one.
 func FromFiles(node *corev3.Node, admin, clusters, listeners string, layers map[string]*structpb.Struct) (*bootstrapv3.Bootstrap, error) {
 	b := &bootstrapv3.Bootstrap{
 		Node:             node,
 		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{CdsConfig: FileSource(clusters), LdsConfig: FileSource(listeners)},
 	}
 	err := addAdmin(b, Config{Admin: cmp.Or(admin, DefaultAdmin)})
-	if len(layers) > 0 {
-		b.LayeredRuntime = &bootstrapv3.LayeredRuntime{}
-		for _, name := range slices.Sorted(maps.Keys(layers)) {
-			b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, newStaticLayer(name, layers[name]))
+	runtime := &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{newStaticLayer(staticLayer, withDefaults(layers[staticLayer]))}}
+	for _, name := range slices.Sorted(maps.Keys(layers)) {
+		if name != staticLayer {
+			runtime.Layers = append(runtime.Layers, newStaticLayer(name, layers[name]))
 		}
-		b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, newAdminLayer())
 	}
+	runtime.Layers = append(runtime.Layers, newAdminLayer())
+	b.LayeredRuntime = runtime
 	if err == nil {
 		err = checkFields(b)
 	}

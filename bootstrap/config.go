@@ -34,7 +34,7 @@ type Config struct {
 	Endpoints Endpoints
 	// Stats selects Envoy's statistics; by default all of them, with Envoy's own tags and buckets.
 	Stats Stats
-	// Runtime is Envoy's layered runtime; none by default.
+	// Runtime is Envoy's layered runtime.
 	Runtime Runtime
 	// Overload limits what Envoy accepts; unlimited by default.
 	Overload Overload
@@ -142,9 +142,10 @@ type Buckets struct {
 }
 
 // Runtime is Envoy's layered runtime. A later layer overrides the keys of earlier ones: Values, then RTDS, then the values
-// set with POST /runtime_modify. If empty, Envoy has no layered runtime.
+// set with POST /runtime_modify.
 type Runtime struct {
-	// Values are JSON values, as in Node.Metadata: a boolean flag must be a boolean.
+	// Values are JSON values, as in Node.Metadata: a boolean flag must be a boolean. The default of
+	// re2.max_program_size.error_level is 32768, as Istio's; Envoy's own is 100.
 	Values map[string]any
 	// RTDS are names of layers from the agent. Envoy waits up to 15 s for each of them at the start, and continues without
 	// a layer that the control plane does not have.

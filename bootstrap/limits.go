@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -82,19 +83,21 @@ const (
 	adminLayer  = "admin"
 )
 
+// regexSize is the runtime key of the largest program of a regular expression that Envoy accepts.
+// Envoy's own limit of 100 rejects two UUIDs in a path, and with them the whole route configuration
+// (protocol.md V15); defaultRegexSize is Istio's.
+const (
+	regexSize        = "re2.max_program_size.error_level"
+	defaultRegexSize = 32768
+)
+
 func addRuntime(b *bootstrapv3.Bootstrap, cfg Config) error {
 	r := cfg.Runtime
-	if len(r.Values) == 0 && len(r.RTDS) == 0 {
-		return nil
+	static, err := exactStruct(r.Values)
+	if err != nil {
+		return fmt.Errorf("--runtime: %w", err)
 	}
-	runtime := &bootstrapv3.LayeredRuntime{}
-	if len(r.Values) > 0 {
-		values, err := exactStruct(r.Values)
-		if err != nil {
-			return fmt.Errorf("--runtime: %w", err)
-		}
-		runtime.Layers = append(runtime.Layers, newStaticLayer(staticLayer, values))
-	}
+	runtime := &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{newStaticLayer(staticLayer, withDefaults(static))}}
 	names := []string{staticLayer, adminLayer}
 	for _, name := range r.RTDS {
 		switch {
@@ -114,6 +117,13 @@ func addRuntime(b *bootstrapv3.Bootstrap, cfg Config) error {
 	runtime.Layers = append(runtime.Layers, newAdminLayer())
 	b.LayeredRuntime = runtime
 	return nil
+}
+
+// withDefaults adds the default values of the runtime that are not set.
+func withDefaults(values *structpb.Struct) *structpb.Struct {
+	all := map[string]*structpb.Value{regexSize: structpb.NewNumberValue(defaultRegexSize)}
+	maps.Copy(all, values.GetFields())
+	return &structpb.Struct{Fields: all}
 }
 
 func newStaticLayer(name string, values *structpb.Struct) *bootstrapv3.RuntimeLayer {

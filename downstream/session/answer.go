@@ -152,10 +152,11 @@ func (sub *subscription) revert(r *xds.Resource) {
 	if h.rare.unconfirmed == nil {
 		h.has = &h.acked.Version
 	}
-	if sub.url == xds.EndpointType && !h.hasNacked(h.acked.Version) {
-		// A cluster that changed together with its endpoints still waits for an EDS message, and
-		// the endpoints that the client had may be lost with the old cluster (protocol.md V1,
-		// 4.1).
+	if (sub.url == xds.EndpointType || sub.url == xds.SecretType) && !h.hasNacked(h.acked.Version) {
+		// The client needs it again. A cluster that changed together with its endpoints still waits
+		// for an EDS message, and the endpoints that the client had may be lost with the old cluster
+		// (protocol.md V1, 4.1). A Secret that Envoy NACKs is its active one nevertheless, and what
+		// changes later fails with it (protocol.md V14).
 		sub.answerName(r.Name)
 	}
 }

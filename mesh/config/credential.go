@@ -3,11 +3,13 @@ package config
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/asn1"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"strings"
 
+	"golang.org/x/crypto/ocsp"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -72,31 +74,55 @@ func validateSecret(k *checker, secret *corev1.Secret) {
 	case c.Certificate != nil || c.Key != nil:
 		k.errorf(root, "must have both a certificate and its key: %s and %s, or %s and %s", corev1.TLSCertKey, corev1.TLSPrivateKeyKey, genericCertificate, genericKey)
 	}
-	if err := certificates(c.CA); err != nil {
+	if err := blocks(c.CA, "CERTIFICATE", x509.ParseCertificate); err != nil {
 		k.errorf(root.field(tlsCA), "are not certificates: %s", err)
 	}
-	if block, _ := pem.Decode(c.CRL); c.CRL != nil && (block == nil || block.Type != "X509 CRL") {
-		k.errorf(root.field(tlsCRL), "is not a list of revoked certificates in PEM")
+	if err := blocks(c.CRL, "X509 CRL", x509.ParseRevocationList); err != nil {
+		k.errorf(root.field(tlsCRL), "are not lists of revoked certificates: %s", err)
+	}
+	if err := staple(c); c.Staple != nil && err != nil {
+		k.errorf(root.field(tlsStaple), "is not an OCSP response for the certificate: %s", err)
 	}
 }
 
-// certificates checks that PEM blocks, if any, are certificates.
-func certificates(blocks []byte) error {
-	for n := 0; len(blocks) > 0; n++ {
-		block, rest := pem.Decode(blocks)
+// blocks checks that PEM blocks, if any, are of a type and can be parsed.
+func blocks[T any](text []byte, want string, parse func(der []byte) (T, error)) error {
+	for n := 0; len(text) > 0; n++ {
+		block, rest := pem.Decode(text)
 		if block == nil {
-			if n == 0 || strings.TrimSpace(string(blocks)) != "" {
+			if n == 0 || strings.TrimSpace(string(text)) != "" {
 				return errors.New("there is something that is not PEM")
 			}
 			return nil
 		}
-		if block.Type != "CERTIFICATE" {
+		if block.Type != want {
 			return fmt.Errorf("block %d is a %s", n+1, block.Type)
 		}
-		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+		if _, err := parse(block.Bytes); err != nil {
 			return fmt.Errorf("block %d: %s", n+1, strings.TrimPrefix(err.Error(), "x509: "))
 		}
-		blocks = rest
+		text = rest
+	}
+	return nil
+}
+
+// staple checks that the staple is one that Envoy accepts: a successful OCSP response about the
+// certificate and no other. Whether it has expired depends on the time; Envoy does without it then.
+func staple(c Credential) error {
+	pair, err := tls.X509KeyPair(c.Certificate, c.Key)
+	if err != nil {
+		return errors.New("there is no certificate")
+	}
+	response, err := ocsp.ParseResponse(c.Staple, nil)
+	var structure asn1.StructuralError
+	var syntax asn1.SyntaxError
+	switch {
+	case errors.As(err, &structure) || errors.As(err, &syntax):
+		return errors.New("it is not DER")
+	case err != nil:
+		return errors.New(strings.TrimPrefix(err.Error(), "ocsp: "))
+	case response.SerialNumber.Cmp(pair.Leaf.SerialNumber) != 0:
+		return errors.New("it is about another certificate")
 	}
 	return nil
 }

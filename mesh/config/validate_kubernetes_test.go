@@ -1,9 +1,11 @@
 package config
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
@@ -11,6 +13,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/crypto/ocsp"
 )
 
 func TestServicesAreValidated(t *testing.T) {
@@ -72,6 +77,28 @@ func TestIngressesAreValidated(t *testing.T) {
 	})
 }
 
+// stapleFor returns an OCSP response about a certificate that has signed itself, for a serial number.
+func stapleFor(t *testing.T, certificate, key []byte, serial int64) []byte {
+	t.Helper()
+	response := ocsp.Response{Status: ocsp.Good, SerialNumber: big.NewInt(serial), ThisUpdate: time.Now(), NextUpdate: time.Now().Add(time.Hour)}
+	private, leaf := signer(t, certificate, key)
+	staple, err := ocsp.CreateResponse(leaf, leaf, response, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return staple
+}
+
+// signer returns the key of a key pair in PEM, and its certificate.
+func signer(t *testing.T, certificate, key []byte) (crypto.Signer, *x509.Certificate) {
+	t.Helper()
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair.PrivateKey.(crypto.Signer), pair.Leaf
+}
+
 // keyPair returns a certificate and its key in PEM.
 func keyPair(t *testing.T) (certificate, key []byte) {
 	t.Helper()
@@ -97,6 +124,17 @@ func TestSecretsAreValidatedWithoutTellingThem(t *testing.T) {
 	data := func(certificate, key []byte) string {
 		return "type: kubernetes.io/tls\ndata: {tls.crt: " + base64.StdEncoding.EncodeToString(certificate) + ", tls.key: " + base64.StdEncoding.EncodeToString(key) + "}"
 	}
+	stapled := func(staple []byte) string {
+		return strings.TrimSuffix(data(certificate, key), "}") + ", tls.ocsp-staple: " + base64.StdEncoding.EncodeToString(staple) + "}"
+	}
+	private, _ := signer(t, certificate, key)
+	crl, err := x509.CreateRevocationList(rand.Reader, &x509.RevocationList{Number: big.NewInt(1)}, &x509.Certificate{KeyUsage: x509.KeyUsageCRLSign, SubjectKeyId: []byte{1}}, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := func(der []byte) string {
+		return "stringData: {ca.crl: " + strconv.Quote(string(pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der}))) + "}"
+	}
 	validateRows(t, Secret, []row{
 		{"of any type", "data: {password: aHVudGVyMg==}", nil},
 		{"a key pair", data(certificate, key), nil},
@@ -107,7 +145,14 @@ func TestSecretsAreValidatedWithoutTellingThem(t *testing.T) {
 		{"a key alone", "stringData: {tls.key: hunter2}", []string{"data: must have both a certificate and its key: tls.crt and tls.key, or cert and key"}},
 		{"authorities that are none", "stringData: {ca.crt: hunter2}", []string{"data.ca.crt: are not certificates: there is something that is not PEM"}},
 		{"a key among the authorities", "stringData: {cacert: " + strconv.Quote(string(certificate)+string(key)) + "}", []string{"data.ca.crt: are not certificates: block 2 is a PRIVATE KEY"}},
-		{"a CRL that is none", "stringData: {ca.crl: " + strconv.Quote(string(certificate)) + "}", []string{"data.ca.crl: is not a list of revoked certificates in PEM"}},
+		{"a CRL that is none", "stringData: {ca.crl: " + strconv.Quote(string(certificate)) + "}", []string{"data.ca.crl: are not lists of revoked certificates: block 1 is a CERTIFICATE"}},
+		{"a CRL", list(crl), nil},
+		{"half a CRL", list(crl[:len(crl)/2]), []string{"data.ca.crl: are not lists of revoked certificates: block 1: malformed crl"}},
+		{"a staple", stapled(stapleFor(t, certificate, key, 1)), nil},
+		{"a staple that is none", stapled([]byte("foo")), []string{"data.tls.ocsp-staple: is not an OCSP response for the certificate: it is not DER"}},
+		{"a staple of another certificate", stapled(stapleFor(t, certificate, key, 2)), []string{"data.tls.ocsp-staple: is not an OCSP response for the certificate: it is about another certificate"}},
+		{"a staple that says that the responder was busy", stapled(ocsp.TryLaterErrorResponse), []string{"data.tls.ocsp-staple: is not an OCSP response for the certificate: error from server: try later"}},
+		{"a staple alone", "stringData: {tls.ocsp-staple: a}", []string{"data.tls.ocsp-staple: is not an OCSP response for the certificate: there is no certificate"}},
 		{"another's key", data(certificate, otherKey), []string{"data.tls.crt: is not a certificate with its key in tls.key: private key does not match public key"}},
 		{"no PEM", data([]byte("hunter2"), key), []string{"data.tls.crt: is not a certificate with its key in tls.key: failed to find any PEM data in certificate input"}},
 		{"text", "type: kubernetes.io/tls\nstringData: {tls.crt: hunter2}\ndata: {tls.key: aHVudGVyMg==}", []string{

@@ -88,6 +88,9 @@ func TestMatchesAreValidated(t *testing.T) {
 			"spec.http[0].match[0].headers.b.regex: is no RE2 regular expression: missing argument to repetition operator: `*`"}},
 		{"a lookahead, which RE2 has not", route("  match: [{uri: {regex: '(?=a)'}}]"), []string{"spec.http[0].match[0].uri.regex: is no RE2 regular expression: invalid or unsupported Perl syntax: `(?=`"}},
 		{"a long regular expression", route("  match: [{uri: {regex: '" + strings.Repeat("a", 1025) + "'}}]"), []string{"spec.http[0].match[0].uri.regex: must be at most 1024 bytes long"}},
+		{"two UUIDs", route("  match: [{uri: {regex: '/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}'}}]"), nil},
+		{"protocol.md V15: a regular expression with a large program", route("  match: [{uri: {regex: '/" + strings.Repeat("a{1000}", 33) + "'}}]"), []string{
+			"spec.http[0].match[0].uri.regex: is too large for Envoy: its repetitions make a program of 33003 instructions, and at most 32768 are allowed"}},
 		{"an empty prefix of the URI", route("  match: [{uri: {prefix: ''}}]"), nil},
 		{"headers", route("  match: [{headers: {'a b': {}, ':path': {exact: /}}, withoutHeaders: {'@request.auth.claims.sub': {}}}]"), []string{
 			`spec.http[0].match[0].headers.a b: "a b" is no name of a header`,

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -144,4 +146,46 @@ func TestAChangeBesideABadListenerReachesAFreshEnvoy(t *testing.T) {
 	w.envoy = w.startEnvoy()
 	w.serves("v2")
 	w.standings("the cause is found", func(counts map[string]int) bool { return counts["rejected"] == 1 && counts["suspect"] == 0 })
+}
+
+// protocol.md V14: a Secret that Envoy NACKs is its active one nevertheless, and a listener that
+// comes later fails with it. So the good one is sent again.
+func TestANACKedSecretIsReplacedByTheGoodOne(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		certificate, private := keyPair(w, "good")
+		socket := func(names ...string) *corev3.TransportSocket {
+			common := &tlsv3.CommonTlsContext{}
+			for _, name := range names {
+				common.TlsCertificateSdsSecretConfigs = append(common.TlsCertificateSdsSecretConfigs, &tlsv3.SdsSecretConfig{Name: name, SdsConfig: xdstest.ADS()})
+			}
+			return &corev3.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: xdstest.Pack(&tlsv3.DownstreamTlsContext{CommonTlsContext: common})}}
+		}
+		port := w.freePort()
+		secure := xdstest.Listener("secure", uint32(port), "ingress")
+		secure.FilterChains[0].TransportSocket = socket("certificate")
+		w.start()
+		w.cp.Set(secure, xdstest.Secret("certificate", certificate, private))
+		w.stat("listener_manager.total_listeners_active", 2)
+		active := func(staple bool) {
+			w.Helper()
+			w.check(w.envoy.Wait(limit, func() error {
+				dump, err := w.envoy.ConfigDump("?resource=dynamic_active_secrets")
+				if err == nil && strings.Contains(dump, "ocsp_staple") != staple {
+					err = fmt.Errorf("a staple in the active Secrets: %v, want %v", !staple, staple)
+				}
+				return err
+			}))
+		}
+		bad := xdstest.Secret("certificate", certificate, private)
+		bad.GetTlsCertificate().OcspStaple = &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: []byte("no staple")}}
+		w.cp.Set(bad)
+		w.asked("of the NACK", func(e xdstest.Event) bool { return e.Kind == xdstest.Nack && e.Type == xds.SecretType })
+		active(false)
+		w.cp.Set(xdstest.Secret("certificate", certificate, private))
+		active(false)
+		again := xdstest.Listener("again", uint32(w.freePort()), "ingress")
+		again.FilterChains[0].TransportSocket = socket("certificate")
+		w.cp.Set(again)
+		w.stat("listener_manager.total_listeners_active", 3)
+	})
 }

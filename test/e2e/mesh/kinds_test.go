@@ -229,3 +229,26 @@ spec:
 		w.synced()
 	})
 }
+
+// protocol.md V15: Envoy's own limit rejects two UUIDs, and with them all routes of the port.
+func TestALargeRegularExpressionWorks(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		w.start()
+		const uuid = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+		w.write("route", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: web, namespace: shop}
+spec:
+  hosts: [%[1]s]
+  http:
+  - match: [{uri: {regex: '/tenants/%[2]s/orders/%[2]s'}}]
+    route: [{destination: {host: %[1]s, subset: canary}}]
+  - route: [{destination: {host: %[1]s, subset: stable}}]
+`, host, uuid))
+		match := w.request()
+		match.URL += "tenants/0b0e1c9e-8f0a-4c52-9f57-0d7c2f8b8a55/orders/5f0c7c7e-2f3e-4a44-8d44-2ab9e1d06a11"
+		w.answers(match, "200 v2")
+		w.answers(w.request(), "200 v1")
+		w.synced()
+	})
+}

@@ -203,8 +203,9 @@ func (c *Cache) table(typeURL string) *table {
 
 // Apply applies one update atomically. answer, which may be nil, is called with the clients'
 // answer: nil for an ACK, when every watch that the update concerned has processed it, or an error
-// for a NACK, with the reason of the first client that sent one. It is called without the cache's
-// lock, by Apply or by a method of a Watch.
+// for a NACK, with the reason of the first client that sent one. An update that concerns no watch is
+// ACKed at once; if a client that comes later NACKs it, answer is called once more, with that NACK. It
+// is called without the cache's lock, by Apply or by a method of a Watch.
 //
 // The steps of an update, each of which relies on those before:
 //

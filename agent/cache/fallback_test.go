@@ -122,10 +122,11 @@ func TestAFallbackEndsWithTheLastSuspectThatTheControlPlaneChanges(t *testing.T)
 		v := put(c, xds.ClusterType, "a@3")
 		serves(t, c, xds.ClusterType, "a", "3")
 		suspected(t, c, "CDS b", "CDS c")
-		// The next client NACKs the new one: it does not get the suspected one instead.
+		// The next client NACKs the new one, which was ACKed while there was none: it does not get the
+		// suspected one instead.
 		w := watch(c, "x", xds.ClusterType, "*")
 		w.Nack(xds.ClusterType, 1_000, "no", res(xds.ClusterType, "a@3"), nil)
-		v.want(t, "ack")
+		v.want(t, "ack", "nack: x: no")
 		wantStatus(t, c, xds.ClusterType, "a", xds.Nacked, "1")
 		put(c, xds.ClusterType, "b@2")
 		apply(c, xds.Update{Type: xds.ClusterType, Removed: []string{"c"}})

@@ -348,10 +348,10 @@ func run(calls []func()) {
 // answers that are due at once: an ACK if no client was concerned, a NACK if clients have NACKed
 // this content before (I6).
 func (c *Cache) awaitAnswer(t *table, answer func(nack error), concerned []*Watch, nack error) []func() {
-	switch {
-	case answer == nil:
+	if answer == nil {
 		return nil
-	case nack != nil || len(concerned) == 0:
+	}
+	if nack != nil {
 		return []func(){func() { answer(nack) }}
 	}
 	return t.pending.Add(c.revision, answer, concerned)

@@ -11,15 +11,21 @@ import (
 )
 
 // answer finds the response in flight that a request answers, and returns Effect.Answer and
-// Effect.Culprit; nil if no such response is remembered.
+// Effect.Culprit; nil if no such response is remembered. A NACK of the newest response after its ACK
+// counts, because an agent ACKs what it gets before its first Envoy comes; it blames no resource.
 func (sub *subscription) answer(req *Request) (answer, culprit *Answer) {
 	if req.Nonce == "" {
 		return nil, nil
 	}
 	index := slices.IndexFunc(sub.inFlight, func(f sentResponse) bool { return f.nonce == req.Nonce })
 	if index < 0 {
-		return nil, nil
+		if !req.NACK || !sub.newestACKed || req.Nonce != sub.nonce {
+			return nil, nil
+		}
+		sub.newestACKed = false
+		return &Answer{Type: sub.url, Revision: sub.progress, NACK: true, Error: sub.reason(req.Error, &sentResponse{})}, nil
 	}
+	sub.newestACKed = !req.NACK && req.Nonce == sub.nonce
 	nextAmends := index+1 < len(sub.inFlight) && sub.inFlight[index+1].amends
 	f := sub.take(index)
 	answer = &Answer{Type: sub.url, Revision: f.revision, NACK: req.NACK}

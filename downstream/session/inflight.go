@@ -27,7 +27,7 @@ func (sub *subscription) track(f sentResponse) {
 	sub.sentCount++
 	f.number = sub.sentCount
 	f.amends = f.amends && len(sub.inFlight) > 0 // else the client has ACKed the rest
-	sub.nonce, sub.answered = f.nonce, false
+	sub.nonce, sub.answered, sub.newestACKed = f.nonce, false, false
 	if len(sub.inFlight) >= max(sub.mergeAbove, maxInFlight) {
 		sub.makeRoom()
 	}

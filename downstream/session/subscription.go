@@ -73,6 +73,8 @@ type subscription struct {
 	superseded int
 	nonce      string // of the last response
 	answered   bool   // the client has answered that response
+	// newestACKed is set from the ACK of that response to its late NACK.
+	newestACKed bool
 
 	// seen is the revision up to which everything was considered. progress is the revision up to
 	// which the client has also answered. reported is the progress that was returned last.

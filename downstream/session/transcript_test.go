@@ -25,7 +25,8 @@ import (
 //	unsub T NAMES   … to fewer
 //	raw T K=V …     a request field by field: names, sub, unsub, irv, version, nonce
 //	ack T, nack T   the client answers its newest response of the type; "ack T -1" answers the
-//	                one before it; "nack T : WORDS" has its reason
+//	                one before it; "nack T : WORDS" has its reason. "rejected nothing" is a NACK
+//	                that blames no resource
 //	again T         SotW: the client repeats its last request
 //	cut             a new stream begins, with the versions that the client has
 //	put T NAME@V    the state gets a new version ("eds=NAME": a cluster of type EDS;
@@ -345,6 +346,9 @@ func (tk *talk) answered(v *Answer, accepted string) {
 	note("suspects", v.Suspects)
 	if v.Nacked != nil {
 		note("rejected", []*xds.Resource{v.Nacked})
+	}
+	if v.NACK && v.Nacked == nil && len(v.Suspects) == 0 {
+		tk.got = append(tk.got, "rejected nothing")
 	}
 	tk.state.answer(v)
 }

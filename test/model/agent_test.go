@@ -117,7 +117,9 @@ func (u *upstream) receive(msg upMessage) {
 		case w.fault == nackUnasked && verdict == nil:
 			verdict = errors.New("no reason")
 		}
-		msg.rec.judged = w.tick
+		if msg.rec.judged == 0 { // a later answer is that of a client that came later
+			msg.rec.judged = w.tick
+		}
 		u.machine.Answer(typeURL, nonce, verdict, time.Now())
 		u.poked = true
 	})

@@ -143,8 +143,10 @@ type subscription struct {
 	nacks   int // in a row
 	// recheckAt is when NACKed resources are requested again; the zero time for never.
 	recheckAt time.Time
-	// timedOut holds the nonces of responses that were ACKed because of the timeout.
+	// timedOut holds the nonces of responses that were ACKed because of the timeout, and acked is the
+	// nonce of the last one that was ACKed because no client objected. Clients may still NACK them.
 	timedOut map[string]struct{}
+	acked    string
 }
 
 // lateName is a name that was added to the request of its type later. A response without it may have
@@ -297,8 +299,8 @@ func (sub *subscription) recordChange(name string, added bool) {
 }
 
 // Answer processes the clients' ACK or NACK of the response with a nonce; err is nil for an ACK.
-// late reports a NACK after the response was ACKed because of the timeout: only in Delta it can
-// still be sent.
+// late reports a NACK after the response was ACKed, because of the timeout or because no client was
+// there: only in Delta it can still be sent.
 func (s *Session) Answer(typeURL, nonce string, err error, now time.Time) (late bool) {
 	sub := s.types[typeURL]
 	if sub == nil {
@@ -311,11 +313,16 @@ func (s *Session) Answer(typeURL, nonce string, err error, now time.Time) (late 
 		if err != nil {
 			sub.nack(a, err.Error(), now)
 			s.recheckLater(sub, now)
+		} else {
+			sub.acked = nonce
 		}
 		return false
 	}
 	_, late = sub.timedOut[nonce]
 	delete(sub.timedOut, nonce)
+	if nonce == sub.acked && nonce == sub.nonce {
+		late, sub.acked = true, ""
+	}
 	if !late || err == nil {
 		return false
 	}

@@ -2,7 +2,8 @@
 //
 // It promises that the answer function of each update is called once: with nil for an ACK, when
 // every client that the update concerned has processed it, or with an error for a NACK (design.md
-// I6). A client that never answers costs no more than a bounded number of pending updates. The
+// I6). The newest update that concerned no client is an exception: it is ACKed at once, and if a
+// client that comes later NACKs what it gets, that is a second answer. A client that never answers costs no more than a bounded number of pending updates. The
 // resources of an update are not held here.
 //
 // An Updates has no lock: its owner serializes all calls, and calls the functions that they return
@@ -18,6 +19,8 @@ const maxUpdates = 256
 // is empty.
 type Updates[C comparable] struct {
 	waiting []*update[C]
+	// unseen is the answer function of the newest update that concerned no client; nil for none.
+	unseen func(nack error)
 }
 
 type update[C comparable] struct {
@@ -26,10 +29,15 @@ type update[C comparable] struct {
 	clients  []C // that have not processed it
 }
 
-// Add adds the update of a revision, which is pending until all of the given clients, at least one,
-// have processed it. It returns the answers that are due: if too many updates are pending, the
-// oldest counts as ACKed.
+// Add adds the update of a revision, which is pending until all of the given clients have processed
+// it. It returns the answers that are due: without clients it is ACKed, and if too many updates are
+// pending, the oldest counts as ACKed.
 func (u *Updates[C]) Add(revision uint64, answer func(nack error), clients []C) (due []func()) {
+	u.unseen = nil
+	if len(clients) == 0 {
+		u.unseen = answer
+		return []func(){func() { answer(nil) }}
+	}
 	u.waiting = append(u.waiting, &update[C]{revision, answer, clients})
 	if len(u.waiting) > maxUpdates {
 		oldest := u.waiting[0]
@@ -58,7 +66,8 @@ func (u *Updates[C]) Seen(client C, revision uint64) (due []func()) {
 
 // Nack records that a client NACKed the response built at a revision. The NACK answers the newest
 // update up to that revision that is pending for the client, because older ones were superseded
-// (design.md I6). It returns the answers that are due.
+// (design.md I6); if there is none, the newest that concerned no client. It returns the answers that
+// are due.
 func (u *Updates[C]) Nack(client C, revision uint64, reason error) (due []func()) {
 	for i, w := range slices.Backward(u.waiting) {
 		if w.revision <= revision && slices.Contains(w.clients, client) {
@@ -66,7 +75,12 @@ func (u *Updates[C]) Nack(client C, revision uint64, reason error) (due []func()
 			return []func(){func() { w.answer(reason) }}
 		}
 	}
-	return nil
+	if u.unseen == nil {
+		return nil
+	}
+	answer := u.unseen
+	u.unseen = nil
+	return []func(){func() { answer(reason) }}
 }
 
 // Newest returns the clients that have not processed the newest pending update; none if no update

@@ -81,3 +81,25 @@ func TestAClientThatNeverAnswersIsWaitedForABoundedNumberOfTimes(t *testing.T) {
 		t.Error("something still waits")
 	}
 }
+
+// design.md I6: the control plane learns what a client says that came after the ACK, once, and only if nothing newer
+// has come.
+func TestAClientThatComesLaterNACKsTheNewestUpdateThatConcernedNobody(t *testing.T) {
+	var l log
+	var u Updates[string]
+	no := errors.New("no")
+	call(u.Add(1, l.answer("first"), nil))
+	call(u.Add(2, l.answer("second"), nil))
+	l.want(t, "first: <nil>", "second: <nil>")
+	call(u.Nack("a", 2, no))
+	l.want(t, "second: no")
+	call(u.Nack("b", 2, no))
+	l.want(t)
+	call(u.Add(3, l.answer("third"), nil))
+	call(u.Add(4, l.answer("fourth"), []string{"a"}))
+	l.want(t, "third: <nil>")
+	call(u.Nack("b", 4, no))
+	l.want(t)
+	call(u.Seen("a", 4))
+	l.want(t, "fourth: <nil>")
+}

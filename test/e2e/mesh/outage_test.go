@@ -131,3 +131,33 @@ func TestANACKIsShown(t *testing.T) {
 		stop()
 	})
 }
+
+// design.md I6: an agent that knows its node ACKs what it gets before its first Envoy comes. What that Envoy NACKs
+// is shown nevertheless.
+func TestANACKOfAnEnvoyThatComesAfterItsAgentIsShown(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		if !w.through {
+			return // there is no agent
+		}
+		w.startMesh()
+		taken, err := net.Listen("tcp", "127.0.0.1:0")
+		w.check(err)
+		w.Cleanup(func() { _ = taken.Close() })
+		port := taken.Addr().(*net.TCPAddr).Port
+		w.write("other", w.entry("other.internal", port, w.v2))
+		file, admin := w.bootstrap()
+		w.startAgentWith("--upstream", w.xds, "--upstream-plaintext", "--bootstrap", file)
+		w.synced()
+		w.startEnvoyOn(file, admin)
+		w.check(w.mesh.Wait(limit, func() error {
+			code, out, stderr := run(w, "proxies", "--admin", w.admin)
+			if want := fmt.Sprintf("127.0.0.1_%d", port); code != 0 || !strings.Contains(out, " NACKED ") || !strings.Contains(out, want) {
+				return fmt.Errorf("exit code %d, proxies shows no NACK about %s:\n%s%s", code, want, out, stderr)
+			}
+			return nil
+		}))
+		w.answers(w.request(), "200 v1")
+		w.remove("other")
+		w.synced()
+	})
+}

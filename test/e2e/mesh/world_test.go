@@ -313,7 +313,14 @@ func (w *world) startAgentWith(upstream ...string) {
 // it is ready.
 func (w *world) startEnvoy() {
 	w.Helper()
-	admin, file := w.freeAddr(), w.own("envoy.json")
+	w.startEnvoyOn(w.bootstrap())
+}
+
+// bootstrap writes the bootstrap of the client's Envoy and returns its file and the address of Envoy's
+// admin interface.
+func (w *world) bootstrap() (file, admin string) {
+	w.Helper()
+	admin, file = w.freeAddr(), w.own("envoy.json")
 	args := []string{"bootstrap", "--out", file, "--node-id", w.of.id, "--node-cluster", "e2e",
 		"--socket", w.own("xds.sock"), "--xds-protocol", string(w.form), "--envoy-admin", admin}
 	for _, metadata := range append([]string{"TYPE=" + w.of.kind, "NAMESPACE=shop", "LABELS:=" + w.of.labels, "INTERCEPTION_MODE=NONE", fmt.Sprintf("VHDS=%v", w.of.vhds)}, w.of.metadata...) {
@@ -326,6 +333,12 @@ func (w *world) startEnvoy() {
 	if !w.through {
 		w.connectDirectly(file)
 	}
+	return file, admin
+}
+
+// startEnvoyOn starts the Envoy of the client on a bootstrap.
+func (w *world) startEnvoyOn(file, admin string) {
+	w.Helper()
 	e, err := testbed.StartEnvoy(envoytest.Binary(w), file, admin, w.own("envoy.log"))
 	w.check(err)
 	w.envoy = e

@@ -35,6 +35,7 @@ func (s *Server) full(unix bool) http.Handler {
 	mux.HandleFunc("GET /{$}", s.page)
 	mux.HandleFunc("GET /status.json", s.status)
 	mux.HandleFunc("GET /dump", s.dump)
+	mux.HandleFunc("GET /explain", s.explain)
 	if !unix {
 		host, _, _ := net.SplitHostPort(s.cfg.Addr)
 		return webguard.Guard{Host: host}.Wrap(mux)
@@ -160,7 +161,7 @@ func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
 	st := s.snapshot()
 	st.Admin = s.cfg.Addr
 	_ = st.WriteText(&b) // a Builder returns no error
-	b.WriteString("\nMore: /livez /readyz?verbose /startupz /metrics /status.json /dump?type=CDS&name=NAME\n")
+	b.WriteString("\nMore: /livez /readyz?verbose /startupz /metrics /status.json /dump?type=CDS&name=NAME /explain?host=HOST&path=PATH\n")
 	text(w, http.StatusOK, b.String())
 }
 

@@ -125,8 +125,10 @@ func (g *Graph) Referrers(key Key) []Key { return g.referrers[key] }
 
 // Dangling is a reference to a resource that is not there.
 type Dangling struct {
-	From, To Key
-	Field    string
+	From  string `json:"from"` // "RDS/name"
+	To    string `json:"to"`
+	Field string `json:"field"`
+	from  Key
 }
 
 // Dangling returns the references that lead nowhere, in the order of their resources. One with a default that
@@ -135,7 +137,7 @@ func (g *Graph) Dangling() (all []Dangling) {
 	for _, from := range g.order {
 		for _, e := range g.edges[from] {
 			if !e.hasDefault && !g.Has(e.to) {
-				all = append(all, Dangling{from, e.to, e.field})
+				all = append(all, Dangling{from.String(), e.to.String(), e.field, from})
 			}
 		}
 	}

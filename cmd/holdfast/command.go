@@ -86,7 +86,7 @@ func newRoot(p process) *cobra.Command {
 	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(explainFlag)
 	commands := []*command{
-		newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newDump(), newExport(),
+		newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newExplain(), newDump(), newExport(),
 		newAction("drain", "drain Envoy's connections (use as preStop hook)", drainLong),
 		newAction("undrain", "undo a drain", undrainLong),
 		newAction("resume", "serve again what is held back after crashes of Envoy", resumeLong),
@@ -193,6 +193,9 @@ type command struct {
 	// takesChild is set if another command line, child, may follow --.
 	takesChild bool
 	child      []string
+	// takesArgument is set if one argument may be given, argument.
+	takesArgument bool
+	argument      string
 	// run is called with warnings about the settings, after the flags are set.
 	run func(ctx context.Context, warnings []string) error
 }
@@ -203,6 +206,12 @@ func newCommand(name, short, long, example string) *command {
 		Use: name, Short: short, Long: long, Example: example,
 		DisableFlagsInUseLine: true,
 	}}
+}
+
+// takes lets a command have one argument, which usage describes.
+func (c *command) takes(usage string) {
+	c.takesArgument = true
+	c.Use += " " + usage
 }
 
 // section adds a section and returns its flags.
@@ -232,6 +241,13 @@ func (c *command) finish(p process, keys map[string]bool) {
 			}
 			c.child = args
 			return nil
+		}
+		if c.takesArgument && len(args) == 1 {
+			c.argument = args[0]
+			return nil
+		}
+		if c.takesArgument && len(args) > 1 {
+			return fmt.Errorf("%d arguments are too many: `%s` takes one; put it into quotes if it has spaces", len(args), c.CommandPath())
 		}
 		if len(args) > 0 {
 			if flag := headerFlag(cmd.Flags()); flag != "" {

@@ -47,6 +47,9 @@ const helpWidth = 96
 
 func (c *command) writeHelp(w io.Writer) {
 	usage := c.CommandPath() + " [flags]"
+	if _, argument, ok := strings.Cut(c.Use, " "); ok {
+		usage += " " + argument
+	}
 	if c.takesChild {
 		usage += " [-- envoy -c FILE …]"
 	}

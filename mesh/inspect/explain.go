@@ -8,9 +8,11 @@ package inspect
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"net"
 	"net/netip"
-	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -19,13 +21,13 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
-	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
+	"github.com/holdfast-xds/holdfast/internal/routing"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -80,7 +82,7 @@ func Explain(r Resources, req Request) *Explanation {
 		for _, f := range c.GetFilters() {
 			switch m := unpack(f).(type) {
 			case *managerv3.HttpConnectionManager:
-				x.http(m)
+				x.http(m, c.GetTransportSocket() != nil)
 				return x.Explanation
 			case *tcpv3.TcpProxy:
 				x.tcp(m)
@@ -202,7 +204,8 @@ func (x *explainer) tcp(m *tcpv3.TcpProxy) {
 	}
 }
 
-func (x *explainer) http(m *managerv3.HttpConnectionManager) {
+// http follows a request to an HTTP connection manager; tls is set if the connection has TLS.
+func (x *explainer) http(m *managerv3.HttpConnectionManager, tls bool) {
 	config := m.GetRouteConfig()
 	if name := m.GetRds().GetRouteConfigName(); name != "" {
 		var ok bool
@@ -211,166 +214,60 @@ func (x *explainer) http(m *managerv3.HttpConnectionManager) {
 			return
 		}
 	}
+	config = x.withVirtualHosts(config)
 	x.add("route configuration", config.GetName(), "", "%d virtual hosts", len(config.GetVirtualHosts()))
-	vh := x.virtualHost(config)
-	if vh == nil {
+	found := routing.Find(config, x.request(tls))
+	if found.VirtualHost == nil {
 		x.Outcome = "404: no virtual host has the host"
 		return
 	}
-	x.add("virtual host", vh.GetName(), "", "domains %s", strings.Join(vh.GetDomains(), ", "))
-	if vh.GetRequireTls() == routev3.VirtualHost_ALL {
+	x.add("virtual host", found.VirtualHost.GetName(), "", "domains %s", strings.Join(found.VirtualHost.GetDomains(), ", "))
+	if found.RedirectsToTLS {
 		x.Outcome = "301: redirected to https"
 		return
 	}
-	for _, r := range vh.GetRoutes() {
-		if x.matches(r.GetMatch()) {
-			x.route(r)
-			return
-		}
+	if len(found.Candidates) == 0 {
+		x.Outcome = "404: no route of the virtual host takes the request"
+		return
 	}
-	x.Outcome = "404: no route of the virtual host takes the request"
+	x.route(found.Candidates[0].Route)
 }
 
-// virtualHost returns the virtual host that Envoy chooses: an exact domain, or else the longest
-// wildcard at the beginning, or else the longest at the end, or else "*".
-func (x *explainer) virtualHost(config *routev3.RouteConfiguration) (found *routev3.VirtualHost) {
-	host := strings.ToLower(x.Host)
-	best := -1
-	for _, vh := range config.GetVirtualHosts() {
-		for _, domain := range vh.GetDomains() {
-			rank := -1
-			d := strings.ToLower(domain)
-			switch {
-			case d == host || d == fmt.Sprintf("%s:%d", host, x.Port):
-				rank = 1 << 20
-			case d == "*":
-				rank = 0
-			case strings.HasPrefix(d, "*") && strings.HasSuffix(host, d[1:]):
-				rank = 1<<10 + len(d)
-			case strings.HasSuffix(d, "*") && strings.HasPrefix(host, d[:len(d)-1]):
-				rank = len(d)
-			}
-			if rank > best {
-				found, best = vh, rank
-			}
+// withVirtualHosts adds the virtual hosts that are resources of their own.
+func (x *explainer) withVirtualHosts(config *routev3.RouteConfiguration) *routev3.RouteConfiguration {
+	if config.GetVhds() == nil {
+		return config
+	}
+	all := proto.CloneOf(config)
+	for _, r := range x.All(xds.VirtualHostType) {
+		if vh, ok := body(r, &routev3.VirtualHost{}); ok && strings.HasPrefix(r.Name, config.GetName()+"/") {
+			all.VirtualHosts = append(all.VirtualHosts, vh)
 		}
 	}
-	return found
+	return all
 }
 
-// matches reports whether a route takes the request.
-func (x *explainer) matches(m *routev3.RouteMatch) bool {
-	path, query, _ := strings.Cut(x.Path, "?")
-	fold := m.GetCaseSensitive() != nil && !m.GetCaseSensitive().GetValue()
-	if fold {
-		path = strings.ToLower(path)
+// request returns the request as the router sees it. A client leaves the port out if it is that of the scheme.
+func (x *explainer) request(tls bool) routing.Request {
+	r := routing.Request{Scheme: "http", Method: x.Method, Host: x.Host, Path: x.Path}
+	port := uint32(80)
+	if tls {
+		r.Scheme, port = "https", 443
 	}
-	lower := func(s string) string {
-		if fold {
-			return strings.ToLower(s)
-		}
-		return s
+	if x.Port != port {
+		r.Host = net.JoinHostPort(x.Host, strconv.FormatUint(uint64(x.Port), 10))
 	}
-	switch p := m.GetPathSpecifier().(type) {
-	case *routev3.RouteMatch_Prefix:
-		if !strings.HasPrefix(path, lower(p.Prefix)) {
-			return false
-		}
-	case *routev3.RouteMatch_Path:
-		if path != lower(p.Path) {
-			return false
-		}
-	case *routev3.RouteMatch_PathSeparatedPrefix:
-		prefix := lower(p.PathSeparatedPrefix)
-		if path != prefix && !strings.HasPrefix(path, prefix+"/") {
-			return false
-		}
-	case *routev3.RouteMatch_SafeRegex:
-		if !matchesWhole(p.SafeRegex.GetRegex(), path) {
-			return false
-		}
+	for _, name := range slices.Sorted(maps.Keys(x.Headers)) {
+		r.Headers = append(r.Headers, routing.Header{Name: name, Value: x.Headers[name]})
 	}
-	for _, h := range m.GetHeaders() {
-		if !x.matchesHeader(h) {
-			return false
-		}
-	}
-	for _, q := range m.GetQueryParameters() {
-		value, has := queryValue(query, q.GetName())
-		if !has || q.GetStringMatch() != nil && !matchesString(q.GetStringMatch(), value) {
-			return false
-		}
-	}
-	return true
-}
-
-func queryValue(query, name string) (value string, has bool) {
-	for pair := range strings.SplitSeq(query, "&") {
-		if key, value, _ := strings.Cut(pair, "="); key == name {
-			return value, true
-		}
-	}
-	return "", false
-}
-
-func (x *explainer) matchesHeader(h *routev3.HeaderMatcher) bool {
-	value, has := x.header(h.GetName())
-	matched := has
-	switch {
-	case h.GetStringMatch() != nil:
-		if !has && h.GetTreatMissingHeaderAsEmpty() {
-			has = true
-		}
-		matched = has && matchesString(h.GetStringMatch(), value)
-		if !has {
-			return false // Envoy does not invert what is missing
-		}
-	case h.GetHeaderMatchSpecifier() != nil:
-		matched = has == h.GetPresentMatch()
-	}
-	return matched != h.GetInvertMatch()
-}
-
-func (x *explainer) header(name string) (value string, has bool) {
-	switch name {
-	case ":method":
-		return x.Method, true
-	case ":authority":
-		return x.Host, true
-	case ":scheme":
-		return "http", true
-	}
-	for key, value := range x.Headers {
-		if strings.EqualFold(key, name) {
-			return value, true
-		}
-	}
-	return "", false
-}
-
-func matchesString(m *matcherv3.StringMatcher, value string) bool {
-	switch p := m.GetMatchPattern().(type) {
-	case *matcherv3.StringMatcher_Exact:
-		return p.Exact == value
-	case *matcherv3.StringMatcher_Prefix:
-		return strings.HasPrefix(value, p.Prefix)
-	case *matcherv3.StringMatcher_SafeRegex:
-		return matchesWhole(p.SafeRegex.GetRegex(), value)
-	}
-	return false
-}
-
-// matchesWhole reports whether an expression matches all of a text, as Envoy wants it.
-func matchesWhole(expression, text string) bool {
-	re, err := regexp.Compile("^(?:" + expression + ")$")
-	return err == nil && re.MatchString(text)
+	return r
 }
 
 func (x *explainer) route(r *routev3.Route) {
 	detail := "matches " + strings.Join(strings.Fields(fmt.Sprint(r.GetMatch())), " ")
 	x.add("route", cmp.Or(r.GetName(), "(without a name)"), document(r.GetMetadata()), "%s", detail)
 	abort := ""
-	for _, filter := range slices.Sorted(mapKeys(r.GetTypedPerFilterConfig())) {
+	for _, filter := range slices.Sorted(maps.Keys(r.GetTypedPerFilterConfig())) {
 		detail := ""
 		if fault := (&faultv3.HTTPFault{}); r.GetTypedPerFilterConfig()[filter].UnmarshalTo(fault) == nil {
 			detail, abort = faultText(fault)
@@ -426,16 +323,6 @@ func faultText(fault *faultv3.HTTPFault) (text, always string) {
 		}
 	}
 	return strings.Join(texts, ", "), always
-}
-
-func mapKeys[V any](m map[string]V) func(yield func(string) bool) {
-	return func(yield func(string) bool) {
-		for key := range m {
-			if !yield(key) {
-				return
-			}
-		}
-	}
 }
 
 // cluster adds a cluster and its endpoints. fault says why the cluster cannot be reached; "" if it can.

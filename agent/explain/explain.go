@@ -1,0 +1,162 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// Query is what is asked about. At most one of Request and Resource is set; with none of them, everything.
+type Query struct {
+	Request  *Request
+	Resource *Key
+}
+
+// Explanation is the answer for the clients of one node.
+type Explanation struct {
+	Node string `json:"node"`
+	// Answers are those to a request.
+	Answers *Answers `json:"request,omitempty"`
+	// Resource is the tree of a resource, and Referrers are those that lead to it.
+	Resource  *Node    `json:"resource,omitempty"`
+	Referrers []string `json:"referrers,omitempty"`
+	// Listeners and Others are the trees of everything.
+	Listeners []*Node `json:"listeners,omitempty"`
+	Others    []*Node `json:"others,omitempty"`
+	// Dangling are the references that lead nowhere: of everything, or of the tree of the resource.
+	Dangling []Dangling `json:"dangling"`
+}
+
+// Explain answers a query about the resources of a node.
+func Explain(node string, resources []Resource, q Query) *Explanation {
+	g, x := New(resources), &Explanation{Node: node, Dangling: []Dangling{}}
+	switch {
+	case q.Request != nil:
+		answers := g.Request(*q.Request)
+		x.Answers = &answers
+		return x
+	case q.Resource != nil:
+		x.Resource = g.Tree(*q.Resource)
+		for _, key := range g.Referrers(*q.Resource) {
+			x.Referrers = append(x.Referrers, key.String())
+		}
+		for _, d := range g.Dangling() {
+			if x.Resource.contains(d.from) {
+				x.Dangling = append(x.Dangling, d)
+			}
+		}
+		return x
+	}
+	x.Listeners, x.Others = g.Trees()
+	x.Dangling = append(x.Dangling, g.Dangling()...)
+	return x
+}
+
+// Known reports whether the resource that was asked about, or anything, is there.
+func (x *Explanation) Known() bool {
+	return x.Resource == nil || !x.Resource.Missing || len(x.Referrers) > 0 || x.Resource.Error != ""
+}
+
+// contains reports whether a resource is in the tree.
+func (n *Node) contains(key Key) bool {
+	return n.Type == xds.Short(key.Type) && n.Name == key.Name ||
+		slices.ContainsFunc(n.Leads, func(below *Node) bool { return below.contains(key) })
+}
+
+// Text returns the explanation for a person.
+func (x *Explanation) Text() string {
+	var b strings.Builder
+	switch {
+	case x.Answers != nil:
+		x.Answers.text(&b)
+	case x.Resource != nil:
+		x.Resource.text(&b, 0)
+		for _, from := range x.Referrers {
+			fmt.Fprintf(&b, "named by %s\n", from)
+		}
+	default:
+		for _, n := range x.Listeners {
+			n.text(&b, 0)
+		}
+		if len(x.Others) > 0 {
+			b.WriteString("\nno listener leads to\n")
+		}
+		for _, n := range x.Others {
+			n.text(&b, 1)
+		}
+	}
+	if len(x.Dangling) > 0 {
+		b.WriteString("\nreferences that lead nowhere\n")
+	}
+	for _, d := range x.Dangling {
+		fmt.Fprintf(&b, "  %s names %s, which is not known, in\n    %s\n", d.From, d.To, d.Field)
+	}
+	return b.String()
+}
+
+func (a *Answers) text(b *strings.Builder) {
+	if a.Note != "" {
+		fmt.Fprintf(b, "%s\n\n", a.Note)
+	}
+	for i, answer := range a.Answers {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		for _, s := range answer.Steps {
+			fmt.Fprintf(b, "%-20s %s\n", s.Kind, cmp.Or(strings.TrimSpace(s.Name+"  "+s.Detail), "-"))
+		}
+		fmt.Fprintf(b, "→ %s\n", answer.Outcome)
+	}
+}
+
+// text writes a tree, indented by its depth.
+func (n *Node) text(b *strings.Builder, depth int) {
+	indent := strings.Repeat("  ", depth)
+	fmt.Fprintf(b, "%s%s/%s", indent, n.Type, n.Name)
+	switch {
+	case n.HasDefault:
+		b.WriteString("  not known; Envoy uses the default")
+	case n.Missing:
+		b.WriteString("  NOT KNOWN")
+	case n.Repeated:
+		b.WriteString("  (above)")
+	}
+	if !n.Missing && n.Standing != "" && n.Standing != "accepted" {
+		fmt.Fprintf(b, "  %s", n.Standing)
+	}
+	b.WriteString("\n")
+	for _, detail := range n.details() {
+		fmt.Fprintf(b, "%s    %s\n", indent, detail)
+	}
+	for _, below := range n.Leads {
+		below.text(b, depth+1)
+	}
+}
+
+// details returns what is to be said about a resource, a line each: where it is from at the top of a tree,
+// and what is wrong with it anywhere.
+func (n *Node) details() (lines []string) {
+	if n.Field == "" && n.Source != "" {
+		version := n.Version
+		if n.UpstreamVersion != "" && n.UpstreamVersion != version {
+			version += " (there " + n.UpstreamVersion + ")"
+		}
+		lines = append(lines, fmt.Sprintf("version %s from %s", version, n.Source))
+	}
+	if n.GoodVersion != "" {
+		lines = append(lines, fmt.Sprintf("clients get version %s instead of %s", n.GoodVersion, n.Version))
+	}
+	if n.Reason != "" {
+		lines = append(lines, "Envoy NACKed it: "+n.Reason)
+	}
+	if n.Error != "" {
+		lines = append(lines, "control plane: "+n.Error)
+	}
+	if !n.Deadline.IsZero() {
+		lines = append(lines, "expires at "+n.Deadline.UTC().Format("2006-01-02 15:04:05Z"))
+	}
+	return lines
+}

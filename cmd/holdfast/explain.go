@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/agent/explain"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+const explainLong = `Show why Envoy does what it does, from the resources as it is served them.
+
+With a host: where a request goes, over listener, filter chain, route configuration,
+virtual host, route, cluster and endpoints; why the routes before do not take it, and what
+the answer is if it goes nowhere. Routes are matched by Envoy's own rules.
+
+With TYPE/NAME (CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, …): what a resource leads to and what
+leads to it, what NACKed it, and which references lead nowhere. Without an argument:
+everything.
+
+What Envoy's bootstrap has, such as static clusters, is not known.`
+
+const explainExample = `
+# where does the request go?
+holdfast explain shop.example.com/cart
+holdfast explain https://shop.example.com:8443/cart --method POST --header 'x-canary: true'
+
+# what does a listener lead to, and what leads to a cluster?
+holdfast explain LDS/ingress
+holdfast explain CDS/shop-v2
+
+# everything, with references that lead nowhere
+holdfast explain`
+
+func newExplain() *command {
+	c := newCommand("explain", "show where a request goes, what a resource leads to, and what leads nowhere", explainLong, explainExample)
+	c.takes("[HOST[:PORT][/PATH] | TYPE/NAME]")
+	var q admin.ExplainQuery
+	var output string
+	flags := c.section("The request")
+	flags.StringVar(&q.Method, "method", "GET", "`METHOD` of the request")
+	flags.Var(each(&q.Headers, admin.ParseHeader), "header", "`NAME:VALUE` of a header of the request")
+	c.section("Which clients").StringVar(&q.Node, "node", "", "`ID` of the node of the clients; empty: all nodes")
+	c.section("Output").VarP(oneOf(&output, "table", "json", "yaml"), "output", "o", "output format")
+	c.callAgent(func(ctx context.Context, client admin.Client) error {
+		if err := target(&q, c.argument); err != nil {
+			return err
+		}
+		all, err := client.Explain(ctx, q)
+		if err != nil {
+			return failed(err)
+		}
+		return failed(writeExplanations(c.OutOrStdout(), all, q, output))
+	})
+	return c
+}
+
+// target sets what a query is about from the argument.
+func target(q *admin.ExplainQuery, argument string) error {
+	kind, name, _ := strings.Cut(argument, "/")
+	if rest, ok := strings.CutPrefix(argument, "type.googleapis.com/"); ok {
+		message, n, _ := strings.Cut(rest, "/")
+		kind, name = "type.googleapis.com/"+message, n
+	}
+	if _, short := xds.TypeByShort(kind); short || strings.HasPrefix(kind, "type.googleapis.com/") {
+		if name == "" {
+			return fmt.Errorf("%q has no name: want %s/NAME", argument, kind)
+		}
+		q.Type, q.Name = kind, name
+		return nil
+	}
+	host := argument
+	if scheme, rest, ok := strings.Cut(argument, "://"); ok {
+		if scheme != "http" && scheme != "https" {
+			return fmt.Errorf("%q: want a URL with http or https", argument)
+		}
+		q.Scheme, host = scheme, rest
+	}
+	if at := strings.IndexAny(host, "/?"); at >= 0 {
+		host, q.Path = host[:at], host[at:]
+		if q.Path[0] == '?' {
+			q.Path = "/" + q.Path
+		}
+	}
+	if q.Host = host; host == "" && argument != "" {
+		return fmt.Errorf("%q has no host: want HOST[:PORT][/PATH] or TYPE/NAME", argument)
+	}
+	return nil
+}
+
+func writeExplanations(w io.Writer, all []*explain.Explanation, q admin.ExplainQuery, format string) error {
+	if len(all) == 0 {
+		return errors.New("the agent has no resources for such clients: `holdfast status` shows the nodes")
+	}
+	switch format {
+	case "json":
+		return writeJSON(w, all)
+	case "yaml":
+		return writeYAML(w, all)
+	}
+	known := false
+	for i, x := range all {
+		known = known || x.Known()
+		if i > 0 {
+			_, _ = fmt.Fprintln(w)
+		}
+		if len(all) > 1 {
+			_, _ = fmt.Fprintf(w, "node %s\n", x.Node)
+		}
+		if _, err := io.WriteString(w, x.Text()); err != nil {
+			return err
+		}
+	}
+	if !known {
+		return fmt.Errorf("there is no %s/%s: `holdfast dump --type %s` lists the names", q.Type, q.Name, q.Type)
+	}
+	return nil
+}
+
+// writeYAML writes what writeJSON writes, as YAML with the same keys in the same order.
+func writeYAML(w io.Writer, v any) error {
+	var text strings.Builder
+	if err := writeJSON(&text, v); err != nil {
+		return err
+	}
+	var node yaml.Node // JSON is YAML; a Node keeps the order of the keys
+	if err := yaml.Unmarshal([]byte(text.String()), &node); err != nil {
+		return err
+	}
+	block(&node)
+	enc := yaml.NewEncoder(w)
+	enc.SetIndent(2)
+	return enc.Encode(&node)
+}
+
+// block makes a document that was read from JSON one in the style of YAML.
+func block(n *yaml.Node) {
+	n.Style = 0
+	for _, inner := range n.Content {
+		block(inner)
+	}
+}

@@ -1,0 +1,265 @@
+// Package routing says which route of a route configuration takes a request, by the rules of Envoy's router.
+//
+// It promises the answer of Envoy 1.40 for what a route configuration and a request say. What depends on more
+// is named in the result and not decided: the connection (TLS), the metadata and the state that filters set,
+// trees of matchers, and extensions other than URI templates. A runtime fraction has its default value.
+//
+// All functions are pure and may be called concurrently.
+package routing
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+)
+
+// Request is a request as Envoy's router sees it.
+type Request struct {
+	Scheme string // "http" if empty
+	Method string // "GET" if empty
+	Host   string // the value of the Host header or :authority, with a port if it has one
+	Path   string // with the query; "/" if empty
+	// Headers are the other headers. Names are compared without case; values of the same name are in order.
+	Headers []Header
+}
+
+// Header is a header of a request.
+type Header struct{ Name, Value string }
+
+// Result is what happens to a request.
+type Result struct {
+	// VirtualHost is nil if none has the host: the answer is 404. Domain is the one of its domains by which it
+	// was chosen.
+	VirtualHost *routev3.VirtualHost
+	Domain      string
+	// RedirectsToTLS is set if the virtual host answers with a redirect to https before it looks at its routes.
+	RedirectsToTLS bool
+	// Undecided says why the routes cannot be told; "" if they can.
+	Undecided string
+	// Candidates are the routes that may take the request, in order. Their shares add up to at most 1; the rest
+	// is answered with 404.
+	Candidates []Candidate
+	// Passed are the routes before the last candidate, or all, that do not take the request.
+	Passed []Passed
+}
+
+// Candidate is a route that takes a share of the requests like this one.
+type Candidate struct {
+	Index int // in the virtual host, from 0
+	Route *routev3.Route
+	// Share is more than 0 and at most 1: less than 1 if a runtime fraction of this route or of one before it takes
+	// some of the requests.
+	Share float64
+	// If has conditions that a request does not tell, in words: the route takes the request if they hold, and a
+	// candidate after it does if not.
+	If []string
+}
+
+// Passed is a route that does not take a request.
+type Passed struct {
+	Index  int
+	Route  *routev3.Route
+	Reason string
+}
+
+// Find returns what Envoy does with a request to a route configuration.
+func Find(config *routev3.RouteConfiguration, request Request) Result {
+	r := newRequest(request, config.GetIgnorePathParametersInPathMatching())
+	vh, domain := virtualHost(config, r.host)
+	result := Result{VirtualHost: vh, Domain: domain}
+	switch {
+	case vh == nil:
+		return result
+	case vh.GetRequireTls() != routev3.VirtualHost_NONE && r.scheme != "https":
+		result.RedirectsToTLS = true
+		return result
+	case vh.GetMatcher() != nil:
+		result.Undecided = "the virtual host chooses by a tree of matchers"
+		return result
+	}
+	rest := 1.0
+	for i, route := range vh.GetRoutes() {
+		if rest <= 0 {
+			break
+		}
+		share, conditions, reason := r.matches(route.GetMatch())
+		if reason != "" {
+			result.Passed = append(result.Passed, Passed{i, route, reason})
+			continue
+		}
+		result.Candidates = append(result.Candidates, Candidate{i, route, share * rest, conditions})
+		if len(conditions) == 0 {
+			rest -= share * rest
+		}
+	}
+	return result
+}
+
+// virtualHost returns the virtual host of a host and its domain: the one with exactly this domain, or else with
+// the longest suffix, or else with the longest prefix, or else "*". A wildcard stands for one character or more.
+func virtualHost(config *routev3.RouteConfiguration, host string) (found *routev3.VirtualHost, domain string) {
+	if config.GetIgnorePortInHostMatching() {
+		host = withoutPort(host)
+	}
+	const exact, suffix, prefix, any = 4, 3, 2, 1
+	host = strings.ToLower(host)
+	bestKind, bestLength := 0, 0
+	for _, vh := range config.GetVirtualHosts() {
+		for _, d := range vh.GetDomains() {
+			kind, lower := 0, strings.ToLower(d)
+			switch {
+			case d == "*":
+				kind = any
+			case strings.HasPrefix(d, "*"):
+				if len(d) <= len(host) && strings.HasSuffix(host, lower[1:]) {
+					kind = suffix
+				}
+			case strings.HasSuffix(d, "*"):
+				if len(d) <= len(host) && strings.HasPrefix(host, lower[:len(d)-1]) {
+					kind = prefix
+				}
+			case lower == host:
+				kind = exact
+			}
+			if kind > 0 && cmp.Or(cmp.Compare(kind, bestKind), cmp.Compare(len(d), bestLength)) > 0 {
+				found, domain, bestKind, bestLength = vh, d, kind, len(d)
+			}
+		}
+	}
+	return found, domain
+}
+
+// withoutPort returns a host without its port. The address of an IPv6 host is in brackets.
+func withoutPort(host string) string {
+	if at := strings.LastIndexByte(host, ':'); at > strings.LastIndexByte(host, ']') {
+		return host[:at]
+	}
+	return host
+}
+
+// request is a request in the form in which it is compared.
+type request struct {
+	scheme, method, host string
+	full                 string // the path with its query
+	path                 string // without it
+	query                string
+	headers              map[string][]string // by the name in lower case
+}
+
+func newRequest(in Request, ignoreParameters bool) *request {
+	r := &request{
+		scheme: cmp.Or(in.Scheme, "http"), method: cmp.Or(in.Method, "GET"), host: in.Host, full: cmp.Or(in.Path, "/"),
+		headers: make(map[string][]string),
+	}
+	r.path = r.full
+	if at := strings.IndexAny(r.path, "?#"); at >= 0 {
+		r.path = r.path[:at]
+	}
+	_, r.query, _ = strings.Cut(r.full, "?")
+	if ignoreParameters {
+		r.path, _, _ = strings.Cut(r.path, ";")
+	}
+	for _, h := range in.Headers {
+		name := strings.ToLower(h.Name)
+		r.headers[name] = append(r.headers[name], h.Value)
+	}
+	for name, value := range map[string]string{
+		":scheme": r.scheme, "x-forwarded-proto": r.scheme, ":method": r.method, ":authority": r.host, "host": r.host, ":path": r.full,
+	} {
+		r.headers[name] = []string{value}
+	}
+	return r
+}
+
+// matches says what share of the requests like this one a route takes, under which conditions, or why it takes
+// none of them.
+func (r *request) matches(m *routev3.RouteMatch) (share float64, conditions []string, reason string) {
+	share = fraction(m)
+	if share == 0 {
+		return 0, nil, "its runtime fraction is 0"
+	}
+	condition, reason := r.matchesPath(m)
+	if condition != "" {
+		conditions = append(conditions, condition)
+	}
+	if reason != "" {
+		return 0, nil, reason
+	}
+	if m.GetGrpc() != nil {
+		if reason := r.isGRPC(); reason != "" {
+			return 0, nil, reason
+		}
+	}
+	for _, h := range m.GetHeaders() {
+		if reason := r.matchesHeader(h); reason != "" {
+			return 0, nil, reason
+		}
+	}
+	for _, q := range m.GetQueryParameters() {
+		if reason := r.matchesQuery(q); reason != "" {
+			return 0, nil, reason
+		}
+	}
+	for _, c := range m.GetCookies() {
+		if reason := r.matchesCookie(c); reason != "" {
+			return 0, nil, reason
+		}
+	}
+	condition, reason = r.matchesTLS(m.GetTlsContext())
+	if condition != "" {
+		conditions = append(conditions, condition)
+	}
+	for _, d := range m.GetDynamicMetadata() {
+		conditions = append(conditions, "the dynamic metadata of "+d.GetFilter()+" matches")
+	}
+	for _, f := range m.GetFilterState() {
+		conditions = append(conditions, "the filter state "+f.GetKey()+" matches")
+	}
+	return share, conditions, reason
+}
+
+// fraction returns the share of the requests that a route takes by its runtime fraction.
+func fraction(m *routev3.RouteMatch) float64 {
+	if m.GetRuntimeFraction() == nil {
+		return 1
+	}
+	value := m.GetRuntimeFraction().GetDefaultValue()
+	of := map[typev3.FractionalPercent_DenominatorType]float64{
+		typev3.FractionalPercent_HUNDRED: 100, typev3.FractionalPercent_TEN_THOUSAND: 10_000, typev3.FractionalPercent_MILLION: 1_000_000,
+	}[value.GetDenominator()]
+	return min(float64(value.GetNumerator())/of, 1)
+}
+
+// isGRPC returns why a request is not one of gRPC, by its content type.
+func (r *request) isGRPC() (reason string) {
+	value := strings.Join(r.headers["content-type"], ",")
+	rest, ok := strings.CutPrefix(value, "application/grpc")
+	if ok && (rest == "" || rest[0] == '+') {
+		return ""
+	}
+	return "it is not a gRPC request (its content type is not application/grpc)"
+}
+
+// matchesTLS compares what a request tells of its connection: without TLS there is no certificate.
+func (r *request) matchesTLS(m *routev3.RouteMatch_TlsContextMatchOptions) (condition, reason string) {
+	for _, c := range []struct {
+		is   string
+		want interface{ GetValue() bool }
+		set  bool
+	}{
+		{"has presented a certificate", m.GetPresented(), m.GetPresented() != nil},
+		{"has a certificate that was verified", m.GetValidated(), m.GetValidated() != nil},
+	} {
+		switch {
+		case !c.set:
+		case r.scheme == "https":
+			condition = fmt.Sprintf("it is %v that the client %s", c.want.GetValue(), c.is)
+		case c.want.GetValue():
+			return "", "without TLS no client " + c.is
+		}
+	}
+	return condition, ""
+}

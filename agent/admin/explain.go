@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -144,12 +143,8 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 
 // explained returns a resource as clients are served it.
 func explained(r Resource) explain.Resource {
-	body := r.Body
-	if r.GoodVersion != "" {
-		body = cmp.Or(r.Good, body)
-	}
 	return explain.Resource{
-		Key: explain.Key{Type: r.Type, Name: r.Name}, Body: body,
+		Key: explain.Key{Type: r.Type, Name: r.Name}, Body: r.served(),
 		Facts: explain.Facts{
 			Standing: r.Standing.String(), Version: r.Version, UpstreamVersion: r.UpstreamVersion, Source: r.Source,
 			GoodVersion: r.GoodVersion, Reason: r.Reason, Error: r.Error, Deadline: r.Deadline,

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"slices"
 	"strings"
 	"time"
 
@@ -117,6 +118,7 @@ func (s *Server) snapshot() Status {
 	st.Now = time.Now()
 	st.Conditions = notNil(s.cfg.State.Ready())
 	st.Groups = notNil(st.Groups)
+	s.findDangling(st.Groups)
 	for _, g := range st.Groups {
 		for i, t := range g.Types {
 			if t.Errors > 0 {
@@ -126,6 +128,51 @@ func (s *Server) snapshot() Status {
 	}
 	st.Streams = notNil(st.Streams)
 	return st
+}
+
+// maxDangling bounds the dangling references that a group lists.
+const maxDangling = 10
+
+// findDangling sets what leads to clusters that are not there, for groups that know all of their clusters.
+func (s *Server) findDangling(groups []Group) {
+	type name struct{ group, cluster string }
+	clusters := make(map[name]bool)
+	for r := range s.cfg.State.Resources(Filter{Type: xds.ClusterType}) {
+		if r.Body != nil {
+			clusters[name{r.Group, r.Name}] = true
+		}
+	}
+	for i := range groups {
+		g := &groups[i]
+		if !g.knowsAll(xds.ClusterType) {
+			continue
+		}
+		for _, typeURL := range xds.Types() {
+			if !xds.Info(typeURL).LeadsToClusters {
+				continue
+			}
+			for r := range s.cfg.State.Resources(Filter{Type: typeURL}) {
+				if r.Group != g.NodeID || r.Body == nil {
+					continue
+				}
+				seen := make(map[string]bool)
+				xds.LeadsToClusters(&xds.Resource{Type: typeURL, Body: r.served()}, func(cluster string) {
+					if seen[cluster] || clusters[name{r.Group, cluster}] {
+						return
+					}
+					seen[cluster] = true
+					if g.DanglingTotal++; len(g.Dangling) < maxDangling {
+						g.Dangling = append(g.Dangling, Dangling{xds.Short(typeURL), r.Name, cluster})
+					}
+				})
+			}
+		}
+	}
+}
+
+// knowsAll reports whether all resources of a type are known.
+func (g *Group) knowsAll(typeURL string) bool {
+	return slices.ContainsFunc(g.Types, func(t Type) bool { return t.TypeURL == typeURL && t.Knowledge == xds.Complete.String() })
 }
 
 // errorNames returns the first names of a type for which an upstream reported an error.

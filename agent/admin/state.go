@@ -143,6 +143,10 @@ type Group struct {
 	Contact time.Time `json:"contact,omitzero"`
 	// Opened is when the group was created.
 	Opened time.Time `json:"opened,omitzero"`
+	// Dangling are the first clusters that routes and listeners lead to and that are not there, and
+	// DanglingTotal counts all of them. The server sets them.
+	Dangling      []Dangling `json:"dangling,omitempty"`
+	DanglingTotal int        `json:"dangling_total,omitempty"`
 	// Restored counts the resources that were read from disk and not mentioned by an upstream since.
 	Restored int `json:"restored"`
 	// Fallback lists what is held back because Envoy crashed with it; nil for nothing.
@@ -152,6 +156,13 @@ type Group struct {
 	// agent's child, its exits are counted instead.
 	ShortLives      int    `json:"short_lives,omitempty"`
 	ShortLivesTotal uint64 `json:"short_lives_total"`
+}
+
+// Dangling is a cluster that a resource leads to and that is not there.
+type Dangling struct {
+	Type    string `json:"type"` // the short name, "RDS"
+	Name    string `json:"name"`
+	Cluster string `json:"cluster"`
 }
 
 // Fallback describes what is held back after crashes of Envoy. In place of each suspect, its stable
@@ -248,4 +259,12 @@ type Resource struct {
 	Deadline time.Time `json:"deadline,omitzero"`
 	// Body is the content, which must not be modified; nil for an alias without a resource.
 	Body *anypb.Any `json:"-"`
+}
+
+// served returns the content that clients get.
+func (r *Resource) served() *anypb.Any {
+	if r.GoodVersion != "" && r.Good != nil {
+		return r.Good
+	}
+	return r.Body
 }

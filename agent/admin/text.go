@@ -106,6 +106,11 @@ func (s Status) problems() problems {
 			lines.add("node %q: %s", g.NodeID, g.Fallback.line(s.Now, s.at()))
 		}
 		lines.addIf(g.ShortLives > 0, "node %q: Envoy disconnected %d times in a row within a minute of its start: look at its log, it may be crashing", g.NodeID, g.ShortLives)
+		for _, d := range g.Dangling[:min(maxMissing, len(g.Dangling))] {
+			lines.add("%s %s leads to the cluster %s, which the control plane did not send: requests to it get 503, unless Envoy's bootstrap has it; `holdfast explain%s %s/%s` shows more",
+				d.Type, d.Name, d.Cluster, s.at(), d.Type, d.Name)
+		}
+		lines.addIf(g.DanglingTotal > maxMissing, "… and %d more clusters that are not there", g.DanglingTotal-maxMissing)
 		for _, t := range g.Types {
 			dump := fmt.Sprintf("`holdfast dump%s --type %s` shows", s.at(), t.Type)
 			nacked, suspect := t.Resources[xds.Nacked.String()], t.Resources[xds.Suspect.String()]

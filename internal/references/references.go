@@ -71,6 +71,8 @@ func (f *finder) message(m protoreflect.Message, at string, depth int) {
 	}
 	m = envoytypes.Linked(m)
 	switch body := m.Interface().(type) {
+	case *corev3.ConfigSource:
+		return // its cluster must be in the bootstrap
 	case *anypb.Any:
 		if inner, err := envoytypes.Unpack(body); err == nil {
 			f.message(inner.ProtoReflect(), at, depth+1)

@@ -1,0 +1,124 @@
+package admin
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdfast-xds/holdfast/agent/explain"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
+)
+
+// served makes a resource of a node.
+func served(node, typeURL, name string, body *anypb.Any) Resource {
+	return Resource{Group: node, Type: typeURL, Name: name, Body: body, Standing: xds.Acked}
+}
+
+func meshOf(node string, clusters ...string) []Resource {
+	route := func(name string, clusters ...string) Resource {
+		config := xdstest.Route(name, "")
+		config.VirtualHosts[0].Routes = nil
+		for _, cluster := range clusters {
+			config.VirtualHosts[0].Routes = append(config.VirtualHosts[0].Routes, &routev3.Route{
+				Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/" + cluster}},
+				Action: &routev3.Route_Route{Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}}},
+			})
+		}
+		return served(node, xds.RouteType, name, xdstest.Pack(config))
+	}
+	return []Resource{
+		served(node, xds.ListenerType, "l", xdstest.Pack(xdstest.Listener("l", 80, "r"))),
+		served(node, xds.ClusterType, "c", xdstest.Pack(xdstest.Cluster("c", ""))),
+		route("r", append([]string{"c"}, clusters...)...),
+	}
+}
+
+func TestStatusNamesClustersThatAreNotThere(t *testing.T) {
+	many := make([]string, 12)
+	for i := range many {
+		many[i] = fmt.Sprintf("m%02d", i)
+	}
+	complete := []Type{{Type: "CDS", TypeURL: xds.ClusterType, Knowledge: "complete"}}
+	a := &agent{started: true, status: Status{Groups: []Group{
+		{NodeID: "one", Types: complete}, {NodeID: "many", Types: complete}, {NodeID: "early", Types: []Type{{TypeURL: xds.ClusterType, Knowledge: "partial"}}},
+	}}}
+	a.resources = slices.Concat(meshOf("one", "gone", "gone"), meshOf("many", many...), meshOf("early", "gone"))
+	bad := a.resources[2]
+	bad.Name, bad.Good, bad.GoodVersion = "fallen back", meshOf("one")[2].Body, "v0"
+	a.resources = append(a.resources, bad)
+	groups := server(t, Config{State: a}).snapshot().Groups
+	if want := []Dangling{{"RDS", "r", "gone"}}; !slices.Equal(groups[0].Dangling, want) || groups[0].DanglingTotal != 1 {
+		t.Errorf("got %v, %d, want %v", groups[0].Dangling, groups[0].DanglingTotal, want)
+	}
+	if len(groups[1].Dangling) != maxDangling || groups[1].DanglingTotal != len(many) {
+		t.Errorf("got %d of %d", len(groups[1].Dangling), groups[1].DanglingTotal)
+	}
+	if groups[2].DanglingTotal != 0 {
+		t.Error("what is not known yet is not missing")
+	}
+	text := strings.Join(Status{Admin: "unix:/a", Groups: groups}.problems(), "\n")
+	for _, want := range []string{
+		"RDS r leads to the cluster gone, which the control plane did not send: requests to it get 503, unless Envoy's bootstrap has it; `holdfast explain --admin unix:/a RDS/r` shows more",
+		"… and 7 more clusters that are not there",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+func TestExplainAnswersForEachNode(t *testing.T) {
+	a := &agent{started: true, resources: append(meshOf("b", "gone"), meshOf("a")...)}
+	h := server(t, Config{State: a}).full(true)
+	get := func(query string) (all []*explain.Explanation) {
+		t.Helper()
+		w := ask(h, http.MethodGet, "/explain?"+query)
+		if w.Code != http.StatusOK {
+			t.Fatalf("%s: %d %s", query, w.Code, w.Body)
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &all); err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	all := get("")
+	if len(all) != 2 || all[0].Node != "a" || len(all[0].Dangling) != 1 || len(all[1].Dangling) != 2 || len(all[1].Listeners) != 1 {
+		t.Errorf("got %+v", all)
+	}
+	if one := get("node=b&host=h&path=/gone"); len(one) != 1 || one[0].Answers.Answers[0].Outcome != "503: the cluster gone is not known" {
+		t.Errorf("got %+v", one)
+	}
+	if one := get("node=b&type=CDS&name=c"); one[0].Resource.Name != "c" || one[0].Referrers[0] != "RDS/r" {
+		t.Errorf("got %+v", one[0])
+	}
+	if none := get("node=c"); len(none) != 0 {
+		t.Errorf("got %+v", none)
+	}
+	for query, want := range map[string]string{
+		"x=y": "unknown parameter", "type=CDS": "both a type and a name", "name=a": "both a type and a name", "type=XDS&name=a": "unknown type", "host=h&port=0": "want 1 to 65535",
+		"host=h&port=70000": "want 1 to 65535", "host=h&header=x": "want NAME:VALUE", "host=h&header=:x": "want NAME:VALUE", "host=h&scheme=ftp": "want http or https",
+	} {
+		if w := ask(h, http.MethodGet, "/explain?"+query); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: %d %s, want %s", query, w.Code, w.Body, want)
+		}
+	}
+}
+
+func TestAQueryIsWhatTheClientAsked(t *testing.T) {
+	for _, q := range []ExplainQuery{
+		{}, {Node: "n", Type: "CDS", Name: "a/b"},
+		{Host: "h:80", Path: "/a?b=c&d", Method: "POST", Scheme: "https", Port: 8443},
+	} {
+		got, err := explainQuery(q.values())
+		if err != nil || fmt.Sprint(got) != fmt.Sprint(q) {
+			t.Errorf("got %v, %v, want %v", got, err, q)
+		}
+	}
+}

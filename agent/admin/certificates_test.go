@@ -36,11 +36,11 @@ func TestTheStatusShowsCertificates(t *testing.T) {
 	const want = `holdfast v1, up 0s: ready
 
 Problems
-  certificate late: not renewed after 7 attempts; the one in use expires in 1m: the CA is away
   certificate ended: expired 1h ago, and is still served; 0 attempts since
   certificate none: none yet from files:/tls, 1 attempt: no certificate
-  certificates: the token is missing (the current certificates stay in use)
   secret file-root:/b: not there
+  certificate late: not renewed after 7 attempts; the one in use expires in 1m: the CA is away
+  certificates: the token is missing (the current certificates stay in use)
 
 Certificates
   SECRET        FROM           FOR                       SERIAL  ISSUER    EXPIRES   RENEWAL  ISSUED

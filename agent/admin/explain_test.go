@@ -63,9 +63,12 @@ func TestStatusNamesClustersThatAreNotThere(t *testing.T) {
 	if groups[2].DanglingTotal != 0 {
 		t.Error("what is not known yet is not missing")
 	}
-	text := strings.Join(Status{Admin: "unix:/a", Groups: groups}.problems(), "\n")
+	text := ""
+	for _, p := range (Status{Admin: "unix:/a", Groups: groups}).Problems() {
+		text += string(p.Level) + " " + p.Text + "\n"
+	}
 	for _, want := range []string{
-		"RDS r leads to the cluster gone, which the control plane did not send: requests to it get 503, unless Envoy's bootstrap has it; `holdfast explain --admin unix:/a RDS/r` shows more",
+		"error RDS r leads to the cluster gone, which the control plane did not send: requests to it get 503, unless Envoy's bootstrap has it; `holdfast explain --admin unix:/a RDS/r` shows more",
 		"… and 7 more clusters that are not there",
 	} {
 		if !strings.Contains(text, want) {

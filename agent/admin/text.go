@@ -29,10 +29,10 @@ func (s Status) WriteText(w io.Writer) error {
 		}
 	}
 	fmt.Fprintf(&b, "holdfast %s, up %s: %s\n", printable(s.Version), age(s.Now, s.Started), state)
-	if problems := s.problems(); len(problems) > 0 {
+	if problems := s.Problems(); len(problems) > 0 {
 		b.WriteString("\nProblems\n")
-		for _, line := range problems {
-			fmt.Fprintf(&b, "  %s\n", printable(line))
+		for _, p := range problems {
+			fmt.Fprintf(&b, "  %s\n", printable(p.Text))
 		}
 	}
 	for _, g := range s.Groups {
@@ -68,67 +68,6 @@ const legend = `
 CACHED: resources in the cache, by the clients' answer to their newest version: ACKED, NACKED,
 PENDING (none yet) or SUSPECT (in a NACKed response with others). LEASED: names of disconnected clients.
 `
-
-// problems are lines for an operator.
-type problems []string
-
-func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Sprintf(format, args...)) }
-
-// addIf adds a line if there is the problem.
-func (p *problems) addIf(is bool, format string, args ...any) {
-	if is {
-		p.add(format, args...)
-	}
-}
-
-// problems lists what an operator should look at, worst first.
-func (s Status) problems() problems {
-	var lines problems
-	for _, c := range s.Conditions {
-		lines.addIf(!c.OK, "%s: %s", c.Name, c.Reason)
-	}
-	if s.Storage != nil {
-		lost := s.Storage.Lost
-		for _, r := range lost[:min(maxMissing, len(lost))] {
-			lines.add("%s %s is missing until a control plane answers, because it was not stored: %s", r.Type, r.Name, r.Reason)
-		}
-		lines.addIf(len(lost) > maxMissing, "… and %d more of them", len(lost)-maxMissing)
-	}
-	for _, g := range s.Groups {
-		for _, u := range g.Upstreams {
-			since := "never connected"
-			if !u.Since.IsZero() {
-				since = "not connected for " + age(s.Now, u.Since)
-			}
-			lines.addIf(u.LastError != "" && !u.Connected, "upstream %s: %s, %s: %s", u.Name, since, plural(u.Attempts, "attempt"), u.LastError)
-		}
-		if g.Fallback != nil {
-			lines.add("node %q: %s", g.NodeID, g.Fallback.line(s.Now, s.at()))
-		}
-		lines.addIf(g.ShortLives > 0, "node %q: Envoy disconnected %d times in a row within a minute of its start: look at its log, it may be crashing", g.NodeID, g.ShortLives)
-		for _, d := range g.Dangling[:min(maxMissing, len(g.Dangling))] {
-			lines.add("%s %s leads to the cluster %s, which the control plane did not send: requests to it get 503, unless Envoy's bootstrap has it; `holdfast explain%s %s/%s` shows more",
-				d.Type, d.Name, d.Cluster, s.at(), d.Type, d.Name)
-		}
-		lines.addIf(g.DanglingTotal > maxMissing, "… and %d more clusters that are not there", g.DanglingTotal-maxMissing)
-		for _, t := range g.Types {
-			dump := fmt.Sprintf("`holdfast dump%s --type %s` shows", s.at(), t.Type)
-			nacked, suspect := t.Resources[xds.Nacked.String()], t.Resources[xds.Suspect.String()]
-			lines.addIf(t.Withheld > 0, "%s: %s held back because they look like an accident", t.Type, plural(t.Withheld, "removal"))
-			lines.addIf(t.Errors > 0, "%s: control plane did not provide %s%s: %s the errors",
-				t.Type, plural(t.Errors, "requested resource"), t.errorNames(), dump)
-			lines.addIf(nacked > 0, "%s: %s NACKed by clients of node %q: %s why", t.Type, plural(nacked, "resource"), g.NodeID, dump)
-			lines.addIf(suspect > 0, "%s: a response was NACKed by clients of node %q, and %s may be the cause: %s why",
-				t.Type, g.NodeID, plural(suspect, "resource"), dump)
-		}
-	}
-	lines = append(lines, certificateProblems(s.Certificates, s.Now)...)
-	lines = append(lines, s.Storage.problems(s.Now)...)
-	for _, f := range s.Files {
-		lines.add("file %s: %s (its last valid content stays in use)", f.Name, f.Error)
-	}
-	return lines
-}
 
 // at returns the flag with which a command reaches this agent, with a space before it.
 func (s Status) at() string {
@@ -188,26 +127,6 @@ func (s *Storage) writeMissing(b *bytes.Buffer, reason string) {
 		names, more = names[:min(maxMissing, len(names))], ", …"
 	}
 	fmt.Fprintf(b, "    %s%s\n", strings.Join(names, ", "), more)
-}
-
-// problems lists the problems with the disk; s may be nil.
-func (s *Storage) problems(now time.Time) (lines problems) {
-	if s == nil {
-		return nil
-	}
-	switch {
-	case !s.Durable && s.Error == "":
-		lines.add("state on disk: changes are in memory only until the state directory is open")
-	case !s.Durable:
-		lines.add("state on disk: changes are in memory only, since %s: %s", ago(now, s.Since), s.Error)
-	default:
-		lines.addIf(s.Error != "", "state on disk: %s", s.Error)
-	}
-	lines.addIf(s.Damage != "", "state on disk: it was damaged when the agent started; the readable part is served until a control plane changes it: %s", s.Damage)
-	for _, name := range s.Aside {
-		lines.add("state on disk: %s was set aside and is not used: delete it, or stop holdfast and rename it back", name)
-	}
-	return lines
 }
 
 func (s Status) writeGroup(b *bytes.Buffer, g Group) {
@@ -286,33 +205,6 @@ func (s Status) writeStreams(b *bytes.Buffer) {
 			strconv.Itoa(st.Subscriptions), strings.Join(st.Types, " "))
 	}
 	t.end()
-}
-
-// certificateProblems lists the problems with certificates; s may be nil.
-func certificateProblems(s *sds.Status, now time.Time) (lines problems) {
-	if s == nil {
-		return nil
-	}
-	for _, id := range s.Identities {
-		attempts := plural(id.Attempts, "attempt")
-		switch valid := now.Before(id.NotAfter); {
-		case id.Error == "" && (id.Serial == "" || valid):
-		case id.Serial == "":
-			lines.add("certificate %s: none yet from %s, %s: %s", id.Secret, id.CA, attempts, id.Error)
-		case valid:
-			lines.add("certificate %s: not renewed after %s; the one in use expires %s: %s", id.Secret, attempts, in(now, id.NotAfter), id.Error)
-		default:
-			line := fmt.Sprintf("certificate %s: expired %s, and is still served; %s since: %s", id.Secret, ago(now, id.NotAfter), attempts, id.Error)
-			lines.add("%s", strings.TrimSuffix(line, ": "))
-		}
-	}
-	for _, fault := range s.Faults {
-		lines.add("certificates: %s (the current certificates stay in use)", fault)
-	}
-	for _, f := range s.Files {
-		lines.addIf(f.Error != "", "secret %s: %s", f.Name, f.Error)
-	}
-	return lines
 }
 
 // writeCertificates writes the certificates for a person; s may be nil.

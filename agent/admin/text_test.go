@@ -38,12 +38,12 @@ func TestTheStatusSaysFirstWhatIsWrong(t *testing.T) {
 
 Problems
   upstream: no control plane answers
-  upstream cp-a:18000: not connected for 3m, 7 attempts: connection refused
   node "web-1\x1b[2J": Envoy crashed repeatedly: 4 resources held back for 10s, until the control plane changes them, ` + "`holdfast resume`" + `, or 2026-11-21T13:00:00Z: CDS a, LDS b, LDS c, 1 more
   node "web-1\x1b[2J": Envoy disconnected 3 times in a row within a minute of its start: look at its log, it may be crashing
-  CDS: 5 removals held back because they look like an accident
   CDS: 1 resource NACKed by clients of node "web-1\x1b[2J": ` + "`holdfast dump --type CDS`" + ` shows why
   state on disk: changes are in memory only, since 1m ago: no space left
+  upstream cp-a:18000: not connected for 3m, 7 attempts: connection refused
+  CDS: 5 removals held back because they look like an accident
   state on disk: state-6.log.corrupt was set aside and is not used: delete it, or stop holdfast and rename it back
   file a.yaml: line 3: unknown field (its last valid content stays in use)
 
@@ -107,7 +107,7 @@ func TestAnUpstreamThatNeverConnectedIsSaidInWords(t *testing.T) {
 
 func TestAStateDirectoryThatIsNotOpenNeedsNoReason(t *testing.T) {
 	want := "state on disk: changes are in memory only until the state directory is open"
-	if got := (&Storage{}).problems(time.Now()); len(got) != 1 || got[0] != want {
+	if got := (&Storage{}).problems(time.Now()); len(got) != 1 || got[0].Text != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
@@ -13,7 +14,10 @@ import (
 
 const statusLong = `Show the state of the running agent: first problems, then the control planes, the cached
 resources of each type and whether Envoy ACKed them, and the connected clients.
-docs/troubleshooting.md explains the columns.`
+docs/troubleshooting.md explains the columns.
+
+With --check, the exit code is 1 if there is a problem with which requests fail or something is
+lost. That the control plane is away is no such problem while its last configuration is served.`
 
 const statusExample = `
 holdfast status
@@ -21,25 +25,49 @@ holdfast status
 # for programs
 holdfast status -o json
 
+# for cron and CI
+holdfast status --check > /dev/null || echo 'look at holdfast status'
+
 # from an agent with another --admin
 holdfast status --admin unix:/tmp/holdfast/admin.sock`
 
 func newStatus() *command {
 	c := newCommand("status", "show problems, control planes, resources and clients of the running agent", statusLong, statusExample)
-	var asJSON bool
-	c.section("Output").VarP(either(&asJSON, "text", "json"), "output", "o", "output format")
+	var asJSON, check bool
+	flags := c.section("Output")
+	flags.VarP(either(&asJSON, "text", "json"), "output", "o", "output format")
+	flags.BoolVar(&check, "check", false, "fail if there is a problem of the level error")
 	c.callAgent(func(ctx context.Context, client admin.Client) error {
 		status, err := client.Status(ctx)
 		if err != nil {
 			return failed(err)
 		}
-		if asJSON {
-			return failed(writeJSON(c.OutOrStdout(), status))
-		}
 		status.Admin = client.Addr
-		return failed(status.WriteText(c.OutOrStdout()))
+		if asJSON {
+			err = writeJSON(c.OutOrStdout(), status)
+		} else {
+			err = status.WriteText(c.OutOrStdout())
+		}
+		if err == nil && check {
+			err = checkStatus(status)
+		}
+		return failed(err)
 	})
 	return c
+}
+
+// checkStatus returns the problems of the level error; nil for none.
+func checkStatus(status admin.Status) error {
+	var texts []string
+	for _, p := range status.Problems() {
+		if p.Level == admin.Failing {
+			texts = append(texts, p.Text)
+		}
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(texts, "\n  "))
 }
 
 const dumpLong = `Show the resources in the cache of the running agent, as JSON: their names, versions,

@@ -50,13 +50,16 @@ func TestExplainSaysWhatEnvoyAnswers(t *testing.T) {
 		w.cp.Set(xdstest.Route("ingress", "gone"))
 		answers(http.StatusServiceUnavailable, "→ 503: the cluster gone is not known")
 		w.explains("", "RDS/ingress names CDS/gone, which is not known", "virtual_hosts[0].routes[0].route.cluster")
-		code, out := run(w.T, "status", "--admin", "unix:"+w.path("admin.sock"))
-		if want := "RDS ingress leads to the cluster gone, which the control plane did not send"; code != 0 || !strings.Contains(out, want) {
-			w.Errorf("status exits with %d and lacks %q:\n%s", code, want, out)
+		code, out := run(w.T, "status", "--check", "--admin", "unix:"+w.path("admin.sock"))
+		if want := "RDS ingress leads to the cluster gone, which the control plane did not send"; code != 1 || strings.Count(out, want) != 2 {
+			w.Errorf("status --check exits with %d and has not twice %q:\n%s", code, want, out)
 		}
 
 		w.cp.Set(xdstest.Route("ingress", "c1"), xdstest.CLA("c1"))
 		answers(http.StatusServiceUnavailable, "→ 503: the cluster c1 has no endpoints")
+		if code, out := run(w.T, "status", "--check", "--admin", "unix:"+w.path("admin.sock")); code != 0 {
+			w.Errorf("status --check exits with %d:\n%s", code, out)
+		}
 
 		only := xdstest.Route("ingress", "c1")
 		only.VirtualHosts[0].Domains = []string{"other.example"}

@@ -1,0 +1,142 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/sds"
+)
+
+// Level says how bad a problem is.
+type Level string
+
+const (
+	// Failing: requests fail or will fail, or something is lost.
+	Failing Level = "error"
+	// Degraded: clients have what they need, and somebody should look.
+	Degraded Level = "warning"
+)
+
+// Problem is something that an operator should look at.
+type Problem struct {
+	Level Level
+	Text  string
+}
+
+type problems []Problem
+
+func (p *problems) add(format string, args ...any) { p.addIf(true, format, args...) }
+
+// addIf adds an error if there is the problem.
+func (p *problems) addIf(is bool, format string, args ...any) {
+	if is {
+		*p = append(*p, Problem{Failing, fmt.Sprintf(format, args...)})
+	}
+}
+
+// warnIf adds a warning if there is the problem.
+func (p *problems) warnIf(is bool, format string, args ...any) {
+	if is {
+		*p = append(*p, Problem{Degraded, fmt.Sprintf(format, args...)})
+	}
+}
+
+// Problems lists what an operator should look at, worst first.
+func (s Status) Problems() []Problem {
+	var lines problems
+	for _, c := range s.Conditions {
+		lines.addIf(!c.OK, "%s: %s", c.Name, c.Reason)
+	}
+	if s.Storage != nil {
+		lost := s.Storage.Lost
+		for _, r := range lost[:min(maxMissing, len(lost))] {
+			lines.add("%s %s is missing until a control plane answers, because it was not stored: %s", r.Type, r.Name, r.Reason)
+		}
+		lines.addIf(len(lost) > maxMissing, "… and %d more of them", len(lost)-maxMissing)
+	}
+	for _, g := range s.Groups {
+		for _, u := range g.Upstreams {
+			since := "never connected"
+			if !u.Since.IsZero() {
+				since = "not connected for " + age(s.Now, u.Since)
+			}
+			lines.warnIf(u.LastError != "" && !u.Connected, "upstream %s: %s, %s: %s", u.Name, since, plural(u.Attempts, "attempt"), u.LastError)
+		}
+		if g.Fallback != nil {
+			lines.add("node %q: %s", g.NodeID, g.Fallback.line(s.Now, s.at()))
+		}
+		lines.addIf(g.ShortLives > 0, "node %q: Envoy disconnected %d times in a row within a minute of its start: look at its log, it may be crashing", g.NodeID, g.ShortLives)
+		for _, d := range g.Dangling[:min(maxMissing, len(g.Dangling))] {
+			lines.add("%s %s leads to the cluster %s, which the control plane did not send: requests to it get 503, unless Envoy's bootstrap has it; `holdfast explain%s %s/%s` shows more",
+				d.Type, d.Name, d.Cluster, s.at(), d.Type, d.Name)
+		}
+		lines.addIf(g.DanglingTotal > maxMissing, "… and %d more clusters that are not there", g.DanglingTotal-maxMissing)
+		for _, t := range g.Types {
+			dump := fmt.Sprintf("`holdfast dump%s --type %s` shows", s.at(), t.Type)
+			nacked, suspect := t.Resources[xds.Nacked.String()], t.Resources[xds.Suspect.String()]
+			lines.warnIf(t.Withheld > 0, "%s: %s held back because they look like an accident", t.Type, plural(t.Withheld, "removal"))
+			lines.warnIf(t.Errors > 0, "%s: control plane did not provide %s%s: %s the errors",
+				t.Type, plural(t.Errors, "requested resource"), t.errorNames(), dump)
+			lines.addIf(nacked > 0, "%s: %s NACKed by clients of node %q: %s why", t.Type, plural(nacked, "resource"), g.NodeID, dump)
+			lines.warnIf(suspect > 0, "%s: a response was NACKed by clients of node %q, and %s may be the cause: %s why",
+				t.Type, g.NodeID, plural(suspect, "resource"), dump)
+		}
+	}
+	lines = append(lines, certificateProblems(s.Certificates, s.Now)...)
+	lines = append(lines, s.Storage.problems(s.Now)...)
+	for _, f := range s.Files {
+		lines.warnIf(true, "file %s: %s (its last valid content stays in use)", f.Name, f.Error)
+	}
+	slices.SortStableFunc(lines, func(a, b Problem) int { return strings.Compare(string(a.Level), string(b.Level)) }) // "error" first
+	return lines
+}
+
+// problems lists the problems with the disk; s may be nil.
+func (s *Storage) problems(now time.Time) (lines problems) {
+	if s == nil {
+		return nil
+	}
+	switch {
+	case !s.Durable && s.Error == "":
+		lines.add("state on disk: changes are in memory only until the state directory is open")
+	case !s.Durable:
+		lines.add("state on disk: changes are in memory only, since %s: %s", ago(now, s.Since), s.Error)
+	default:
+		lines.addIf(s.Error != "", "state on disk: %s", s.Error)
+	}
+	lines.warnIf(s.Damage != "", "state on disk: it was damaged when the agent started; the readable part is served until a control plane changes it: %s", s.Damage)
+	for _, name := range s.Aside {
+		lines.warnIf(true, "state on disk: %s was set aside and is not used: delete it, or stop holdfast and rename it back", name)
+	}
+	return lines
+}
+
+// certificateProblems lists the problems with certificates; s may be nil.
+func certificateProblems(s *sds.Status, now time.Time) (lines problems) {
+	if s == nil {
+		return nil
+	}
+	for _, id := range s.Identities {
+		attempts := plural(id.Attempts, "attempt")
+		switch valid := now.Before(id.NotAfter); {
+		case id.Error == "" && (id.Serial == "" || valid):
+		case id.Serial == "":
+			lines.add("certificate %s: none yet from %s, %s: %s", id.Secret, id.CA, attempts, id.Error)
+		case valid:
+			lines.warnIf(true, "certificate %s: not renewed after %s; the one in use expires %s: %s", id.Secret, attempts, in(now, id.NotAfter), id.Error)
+		default:
+			line := fmt.Sprintf("certificate %s: expired %s, and is still served; %s since: %s", id.Secret, ago(now, id.NotAfter), attempts, id.Error)
+			lines.add("%s", strings.TrimSuffix(line, ": "))
+		}
+	}
+	for _, fault := range s.Faults {
+		lines.warnIf(true, "certificates: %s (the current certificates stay in use)", fault)
+	}
+	for _, f := range s.Files {
+		lines.addIf(f.Error != "", "secret %s: %s", f.Name, f.Error)
+	}
+	return lines
+}

@@ -257,6 +257,12 @@ type Resource struct {
 	Good        *anypb.Any `json:"-"`
 	// Deadline is when the resource expires; the zero time for never.
 	Deadline time.Time `json:"deadline,omitzero"`
+	// Changed is when a source last changed the content; the zero time if none has since the start.
+	Changed time.Time `json:"changed,omitzero"`
+	// Restored says that it was read from disk and that no upstream has confirmed it since,
+	// RemovalHeldBack that an upstream removed it and the guard of removals holds that back.
+	Restored        bool `json:"restored,omitempty"`
+	RemovalHeldBack bool `json:"removal_held_back,omitempty"`
 	// Body is the content, which must not be modified; nil for an alias without a resource.
 	Body *anypb.Any `json:"-"`
 }

@@ -75,6 +75,11 @@ type ResourceStatus struct {
 	Reason string
 	// Err is the last error of a source about the name; nil for none.
 	Err error
+	// Changed is when a source last changed the content; the zero time if none has since the start.
+	Changed time.Time
+	// Restored says that it is from disk and that no source has confirmed it since, and
+	// RemovalHeldBack that a source removed it and the guard holds that back.
+	Restored, RemovalHeldBack bool
 }
 
 // Resources returns the status of all resources of a type, and of the names of which only an error
@@ -85,7 +90,11 @@ func (c *Cache) Resources(typeURL string) []ResourceStatus {
 	t := c.existing(typeURL)
 	out := make([]ResourceStatus, 0, t.Len())
 	for name, e := range t.All() {
-		out = append(out, ResourceStatus{Name: name, Item: e.Item(), Source: c.sources.name(e.Source()), Reason: e.Reason(), Err: t.errors[name]})
+		_, heldBack := c.guard.Deferred(xds.Key{Type: typeURL, Name: name})
+		out = append(out, ResourceStatus{
+			Name: name, Item: e.Item(), Source: c.sources.name(e.Source()), Reason: e.Reason(), Err: t.errors[name],
+			Changed: e.Changed(), Restored: e.Restored(), RemovalHeldBack: heldBack,
+		})
 	}
 	for name, err := range t.errors {
 		if t.Entry(name) == nil && c.concerns(t, name) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -144,7 +145,17 @@ func (n *Node) details() (lines []string) {
 		if n.UpstreamVersion != "" && n.UpstreamVersion != version {
 			version += " (there " + n.UpstreamVersion + ")"
 		}
-		lines = append(lines, fmt.Sprintf("version %s from %s", version, n.Source))
+		line := fmt.Sprintf("version %s from %s", version, n.Source)
+		if !n.Changed.IsZero() {
+			line += " since " + stamp(n.Changed)
+		}
+		lines = append(lines, line)
+	}
+	if n.Restored {
+		lines = append(lines, "read from disk, and not confirmed by a control plane since")
+	}
+	if n.RemovalHeldBack {
+		lines = append(lines, "the control plane removed it, which is held back because it looks like an accident")
 	}
 	if n.GoodVersion != "" {
 		lines = append(lines, fmt.Sprintf("clients get version %s instead of %s", n.GoodVersion, n.Version))
@@ -156,7 +167,9 @@ func (n *Node) details() (lines []string) {
 		lines = append(lines, "control plane: "+n.Error)
 	}
 	if !n.Deadline.IsZero() {
-		lines = append(lines, "expires at "+n.Deadline.UTC().Format("2006-01-02 15:04:05Z"))
+		lines = append(lines, "expires at "+stamp(n.Deadline))
 	}
 	return lines
 }
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }

@@ -70,6 +70,7 @@ func shop(t *testing.T) []Resource {
 	t.Helper()
 	rejected := resource(t, "CDS/bad", "name: bad\ntype: STATIC")
 	rejected.Standing, rejected.Reason, rejected.GoodVersion = "rejected", "no such thing", "v0"
+	rejected.Restored, rejected.RemovalHeldBack = true, true
 	unanswered := resource(t, "CDS/silent", "")
 	unanswered.Error = "no answer from the control plane"
 	return []Resource{
@@ -225,7 +226,7 @@ func TestTheGraphNamesWhatLeadsNowhere(t *testing.T) {
 	text := x.Text()
 	for _, want := range []string{
 		"LDS/plain\n    version v1 from xds:1\n  RDS/shop\n    CDS/gone  NOT KNOWN\n    CDS/empty\n", "  RDS/shop  (above)\n", "no listener leads to\n  CDS/bad  rejected\n",
-		"clients get version v0 instead of v1\n", "Envoy NACKed it: no such thing\n", "CDS/silent  NOT KNOWN\n", "control plane: no answer from the control plane\n", "RDS/unused\n",
+		"clients get version v0 instead of v1\n", "read from disk, and not confirmed", "the control plane removed it, which is held back", "Envoy NACKed it: no such thing\n", "CDS/silent  NOT KNOWN\n", "control plane: no answer from the control plane\n", "RDS/unused\n",
 		"RDS/shop names CDS/gone, which is not known, in\n    virtual_hosts[0].routes[0].route.cluster\n",
 	} {
 		if !strings.Contains(text, want) {

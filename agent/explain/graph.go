@@ -43,6 +43,9 @@ type Facts struct {
 	Reason          string    `json:"reason,omitempty"`
 	Error           string    `json:"error,omitempty"`
 	Deadline        time.Time `json:"deadline,omitzero"`
+	Changed         time.Time `json:"changed,omitzero"`
+	Restored        bool      `json:"restored,omitempty"`
+	RemovalHeldBack bool      `json:"removal_held_back,omitempty"`
 }
 
 // Graph has the resources of a group of clients, and what each leads to.

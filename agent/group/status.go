@@ -92,7 +92,8 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 				if !f.Admits(t.Type, r.Name) {
 					continue
 				}
-				row := admin.Resource{Group: node, Type: t.Type, Name: r.Name, Source: r.Source, Standing: r.Status, Reason: r.Reason}
+				row := admin.Resource{Group: node, Type: t.Type, Name: r.Name, Source: r.Source, Standing: r.Status, Reason: r.Reason,
+					Changed: r.Changed, Restored: r.Restored, RemovalHeldBack: r.RemovalHeldBack}
 				if cur := r.Current; cur != nil {
 					row.Version = cur.Version
 					if cur.UpstreamVersion != xds.OfResponse {

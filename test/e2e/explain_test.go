@@ -44,7 +44,7 @@ func TestExplainSaysWhatEnvoyAnswers(t *testing.T) {
 			w.explains(at, texts...)
 		}
 		answers(http.StatusOK, "listener", "virtual host", "by its domain *", "→ the request goes to the cluster c1")
-		w.explains("LDS/ingress", "LDS/ingress", "RDS/ingress", "CDS/c1", "EDS/c1")
+		w.explains("LDS/ingress", "LDS/ingress", " since 20", "RDS/ingress", "CDS/c1", "EDS/c1")
 		w.explains("CDS/c1", "EDS/c1", "named by RDS/ingress")
 
 		w.cp.Set(xdstest.Route("ingress", "gone"))

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/cache/history"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -61,6 +62,7 @@ type Entry struct {
 	KeepUnsubscribed              bool // see xds.Update; only Put sets it
 	restored, restoredAfterAnswer bool
 	update                        uint32 // the value of Type.updates when it was last put
+	changed                       uint32 // when a source last changed the content, in Unix seconds; 0 for not since the start
 }
 
 // OnDisk is what the disk has of one name. There is one for each resource, so its size matters: 32
@@ -82,6 +84,14 @@ func (c *Contents) Type(url string) *Type {
 		URL: url, contents: c, entries: make(map[string]*Entry), aliases: make(map[string]string),
 		collections: make(map[string]map[string]struct{}), notFound: make(map[string]struct{}),
 	}
+}
+
+// Changed returns when a source last changed the content, to the second; the zero time if none has since the start.
+func (e *Entry) Changed() time.Time {
+	if e.changed == 0 {
+		return time.Time{}
+	}
+	return time.Unix(int64(e.changed), 0)
 }
 
 // Restored reports whether the resource was restored from disk and no source has confirmed it since.
@@ -228,6 +238,7 @@ func (t *Type) Put(r *xds.Resource, from Origin, stable *xds.Resource) PutResult
 	p := PutResult{Entry: e, Old: e.Current(), WasRestored: e.restored, WasNackedOrSuspect: e.NackedOrSuspect()}
 	e.KeepUnsubscribed, e.restored, e.update = from.KeepUnsubscribed, false, t.updates
 	if p.Change, p.DiskDiffers = e.Put(r, from.Source); p.Change == history.ContentChanged {
+		e.changed = uint32(time.Now().Unix())
 		t.unindex(p.Old)
 		t.index(r)
 	}

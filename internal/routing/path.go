@@ -41,15 +41,15 @@ func (r *request) matchesPath(m *routev3.RouteMatch) (condition, reason string) 
 		if p.PathMatchPolicy.GetTypedConfig().UnmarshalTo(template) != nil {
 			return "the extension " + p.PathMatchPolicy.GetName() + " takes the path", ""
 		}
-		if !matchesWhole(templateExpression(template.GetPathTemplate()), r.path) {
-			return "", fmt.Sprintf("the path %q does not match the template %q", r.path, template.GetPathTemplate())
+		if !matchesWhole(templateExpression(template.GetPathTemplate()), r.bare) {
+			return "", fmt.Sprintf("the path %q does not match the template %q", r.bare, template.GetPathTemplate())
 		}
 	}
 	return "", ""
 }
 
-// The characters of a segment of a path that a URI template takes: those of RFC 3986 except "*" and "=".
-const segmentCharacters = `a-zA-Z0-9\-._~%!$&'()+,;:@`
+// The characters of a segment of a path that a URI template takes: those of RFC 3986.
+const segmentCharacters = `a-zA-Z0-9\-._~%!$&'()*+,;=:@`
 
 // templateExpression returns the regular expression of a URI template: "*" and a variable are a segment, "**" is any
 // number of segments, and a variable may have a template of its own ("{name=a/*}").

@@ -10,10 +10,11 @@ package routing
 import (
 	"cmp"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 )
 
 // Request is a request as Envoy's router sees it.
@@ -68,7 +69,7 @@ type Passed struct {
 // Find returns what Envoy does with a request to a route configuration.
 func Find(config *routev3.RouteConfiguration, request Request) Result {
 	r := newRequest(request, config.GetIgnorePathParametersInPathMatching())
-	vh, domain := virtualHost(config, r.host)
+	vh, domain := virtualHost(config, r)
 	result := Result{VirtualHost: vh, Domain: domain}
 	switch {
 	case vh == nil:
@@ -80,27 +81,41 @@ func Find(config *routev3.RouteConfiguration, request Request) Result {
 		result.Undecided = "the virtual host chooses by a tree of matchers"
 		return result
 	}
-	rest := 1.0
+	rest := newShares(vh.GetRoutes())
 	for i, route := range vh.GetRoutes() {
-		if rest <= 0 {
+		if rest.left == 0 {
 			break
 		}
-		share, conditions, reason := r.matches(route.GetMatch())
+		conditions, reason := r.matches(route.GetMatch())
+		share := 0.0
+		if reason == "" {
+			if share = rest.take(route.GetMatch().GetRuntimeFraction(), len(conditions) == 0); share == 0 {
+				reason = "its runtime fraction takes none of the requests, or only those that routes before it take"
+			}
+		}
 		if reason != "" {
 			result.Passed = append(result.Passed, Passed{i, route, reason})
 			continue
 		}
-		result.Candidates = append(result.Candidates, Candidate{i, route, share * rest, conditions})
-		if len(conditions) == 0 {
-			rest -= share * rest
-		}
+		result.Candidates = append(result.Candidates, Candidate{i, route, share, conditions})
 	}
 	return result
 }
 
 // virtualHost returns the virtual host of a host and its domain: the one with exactly this domain, or else with
 // the longest suffix, or else with the longest prefix, or else "*". A wildcard stands for one character or more.
-func virtualHost(config *routev3.RouteConfiguration, host string) (found *routev3.VirtualHost, domain string) {
+func virtualHost(config *routev3.RouteConfiguration, r *request) (found *routev3.VirtualHost, domain string) {
+	if hosts := config.GetVirtualHosts(); len(hosts) == 1 && slices.Equal(hosts[0].GetDomains(), []string{"*"}) {
+		return hosts[0], "*" // whatever the request says
+	}
+	host := r.host
+	if name := config.GetVhostHeader(); name != "" {
+		values := r.headers[strings.ToLower(name)]
+		if len(values) == 0 {
+			return nil, ""
+		}
+		host = values[0]
+	}
 	if config.GetIgnorePortInHostMatching() {
 		host = withoutPort(host)
 	}
@@ -144,26 +159,38 @@ func withoutPort(host string) string {
 type request struct {
 	scheme, method, host string
 	full                 string // the path with its query
-	path                 string // without it
+	bare                 string // without it
+	path                 string // without parameters, too, if they are ignored
 	query                string
 	headers              map[string][]string // by the name in lower case
 }
+
+// pathParameters are the parameters of the segments of a path.
+var pathParameters = regexp.MustCompile(";[^/]*")
 
 func newRequest(in Request, ignoreParameters bool) *request {
 	r := &request{
 		scheme: cmp.Or(in.Scheme, "http"), method: cmp.Or(in.Method, "GET"), host: in.Host, full: cmp.Or(in.Path, "/"),
 		headers: make(map[string][]string),
 	}
-	r.path = r.full
-	if at := strings.IndexAny(r.path, "?#"); at >= 0 {
-		r.path = r.path[:at]
+	r.bare = r.full
+	if at := strings.IndexAny(r.bare, "?#"); at >= 0 {
+		r.bare = r.bare[:at]
 	}
+	r.path = r.bare
 	_, r.query, _ = strings.Cut(r.full, "?")
 	if ignoreParameters {
-		r.path, _, _ = strings.Cut(r.path, ";")
+		r.path = pathParameters.ReplaceAllString(r.path, "")
 	}
 	for _, h := range in.Headers {
 		name := strings.ToLower(h.Name)
+		if values := r.headers[name]; joined[name] && values != nil {
+			if values[0] != "" && h.Value != "" {
+				values[0] += ","
+			}
+			values[0] += h.Value
+			continue
+		}
 		r.headers[name] = append(r.headers[name], h.Value)
 	}
 	for name, value := range map[string]string{
@@ -174,38 +201,34 @@ func newRequest(in Request, ignoreParameters bool) *request {
 	return r
 }
 
-// matches says what share of the requests like this one a route takes, under which conditions, or why it takes
-// none of them.
-func (r *request) matches(m *routev3.RouteMatch) (share float64, conditions []string, reason string) {
-	share = fraction(m)
-	if share == 0 {
-		return 0, nil, "its runtime fraction is 0"
-	}
+// matches says under which conditions a route takes the requests like this one, or why it does not. The runtime
+// fraction is left out.
+func (r *request) matches(m *routev3.RouteMatch) (conditions []string, reason string) {
 	condition, reason := r.matchesPath(m)
 	if condition != "" {
 		conditions = append(conditions, condition)
 	}
 	if reason != "" {
-		return 0, nil, reason
+		return nil, reason
 	}
 	if m.GetGrpc() != nil {
 		if reason := r.isGRPC(); reason != "" {
-			return 0, nil, reason
+			return nil, reason
 		}
 	}
 	for _, h := range m.GetHeaders() {
 		if reason := r.matchesHeader(h); reason != "" {
-			return 0, nil, reason
+			return nil, reason
 		}
 	}
 	for _, q := range m.GetQueryParameters() {
 		if reason := r.matchesQuery(q); reason != "" {
-			return 0, nil, reason
+			return nil, reason
 		}
 	}
 	for _, c := range m.GetCookies() {
 		if reason := r.matchesCookie(c); reason != "" {
-			return 0, nil, reason
+			return nil, reason
 		}
 	}
 	condition, reason = r.matchesTLS(m.GetTlsContext())
@@ -218,19 +241,7 @@ func (r *request) matches(m *routev3.RouteMatch) (share float64, conditions []st
 	for _, f := range m.GetFilterState() {
 		conditions = append(conditions, "the filter state "+f.GetKey()+" matches")
 	}
-	return share, conditions, reason
-}
-
-// fraction returns the share of the requests that a route takes by its runtime fraction.
-func fraction(m *routev3.RouteMatch) float64 {
-	if m.GetRuntimeFraction() == nil {
-		return 1
-	}
-	value := m.GetRuntimeFraction().GetDefaultValue()
-	of := map[typev3.FractionalPercent_DenominatorType]float64{
-		typev3.FractionalPercent_HUNDRED: 100, typev3.FractionalPercent_TEN_THOUSAND: 10_000, typev3.FractionalPercent_MILLION: 1_000_000,
-	}[value.GetDenominator()]
-	return min(float64(value.GetNumerator())/of, 1)
+	return conditions, reason
 }
 
 // isGRPC returns why a request is not one of gRPC, by its content type.

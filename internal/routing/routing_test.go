@@ -70,6 +70,20 @@ func TestTheMostSpecificDomainWins(t *testing.T) {
 			t.Errorf("without ports, %q: got %q, want %q", host, got, want)
 		}
 	}
+	config.VhostHeader = "x-host"
+	for value, want := range map[string]string{"a.b.com:80": "exact by a.b.com", "x": "all by *"} {
+		if got := describe(Find(config, Request{Host: "c.com", Headers: []Header{{"X-Host", value}, {"x-host", "b"}}})); got != want {
+			t.Errorf("by a header, %q: got %q, want %q", value, got, want)
+		}
+	}
+	if got := describe(Find(config, Request{Host: "a.b.com"})); got != "no virtual host" {
+		t.Errorf("without the header: got %q", got)
+	}
+	only := parse(t, "vhost_header: x-host\nvirtual_hosts: [{name: v, domains: ['*']}]")
+	if got := describe(Find(only, Request{Host: "a"})); got != "v by *" {
+		t.Errorf("only one virtual host: got %q", got)
+	}
+	config.VhostHeader = ""
 	config.VirtualHosts = config.VirtualHosts[:4]
 	if got := describe(Find(config, Request{Host: "z"})); got != "no virtual host" {
 		t.Errorf("got %q", got)
@@ -103,7 +117,8 @@ func TestRoutesAreMatched(t *testing.T) {
 		{"prefix: /", Request{Method: "CONNECT"}, "it takes no CONNECT requests"},
 		{"prefix: /\ngrpc: {}", Request{Headers: []Header{{"content-type", "application/grpc+proto"}}}, ""},
 		{"prefix: /\ngrpc: {}", Request{Headers: []Header{{"content-type", "application/grpcx"}}}, "it is not a gRPC request (its content type is not application/grpc)"},
-		{"prefix: /\nheaders: [{name: X, string_match: {exact: 'a,b'}}]", Request{Headers: []Header{{"x", "a"}, {"X", "b"}}}, ""},
+		{"prefix: /\nheaders: [{name: X, string_match: {exact: b}}]", Request{Headers: []Header{{"x", "a"}, {"X", "b"}}}, ""},
+		{"prefix: /\nheaders: [{name: x, string_match: {exact: b}, invert_match: true}]", Request{Headers: []Header{{"x", "a"}, {"X", "b"}}}, `the header x is "a,b", and must not be so: must be "b"`},
 		{"prefix: /\nheaders: [{name: x, string_match: {prefix: A, ignore_case: true}}]", Request{Headers: []Header{{"x", "ab"}}}, ""},
 		{"prefix: /\nheaders: [{name: x, string_match: {suffix: a}}]", Request{Headers: []Header{{"x", "b"}}}, `the header x is "b", and must end with "a"`},
 		{"prefix: /\nheaders: [{name: x, string_match: {contains: a}, invert_match: true}]", Request{Headers: []Header{{"x", "bab"}}}, `the header x is "bab", and must not be so: must contain "a"`},
@@ -124,7 +139,7 @@ func TestRoutesAreMatched(t *testing.T) {
 		{"prefix: /\ncookies: [{name: c, string_match: {exact: a}, invert_match: true}]", Request{}, ""},
 		{"prefix: /\ntls_context: {presented: true}", Request{}, "without TLS no client has presented a certificate"},
 		{"prefix: /\ntls_context: {presented: false}", Request{}, ""},
-		{"prefix: /\nruntime_fraction: {default_value: {numerator: 0}}", Request{}, "its runtime fraction is 0"},
+		{"prefix: /\nruntime_fraction: {default_value: {numerator: 0}}", Request{}, "its runtime fraction takes none of the requests, or only those that routes before it take"},
 	} {
 		text := "virtual_hosts:\n- name: v\n  domains: ['*']\n  routes:\n  - direct_response: {status: 200}\n    match:\n      " + strings.ReplaceAll(tc.match, "\n", "\n      ")
 		tc.request.Host = "h"
@@ -148,6 +163,7 @@ virtual_hosts:
   - {match: {prefix: /, runtime_fraction: {default_value: {numerator: 25}}}, direct_response: {status: 200}}
   - {match: {prefix: /, tls_context: {presented: true}, dynamic_metadata: [{filter: f, path: [{key: k}], value: {present_match: true}}]}, direct_response: {status: 200}}
   - {match: {prefix: /, runtime_fraction: {default_value: {numerator: 5000, denominator: TEN_THOUSAND}}}, direct_response: {status: 200}}
+  - {match: {prefix: /, runtime_fraction: {default_value: {numerator: 20}}}, direct_response: {status: 200}}
   - {match: {prefix: /, filter_state: [{key: k, string_match: {exact: a}}]}, direct_response: {status: 200}}
   - {match: {prefix: /}, direct_response: {status: 200}}
   - {match: {prefix: /}, direct_response: {status: 200}}
@@ -156,7 +172,7 @@ virtual_hosts:
 	if got := describe(Find(config, Request{Host: "h"})); got != "v by *; to https" {
 		t.Errorf("got %q", got)
 	}
-	want := "v by *; 0 0.25; 1 0.75 it is true that the client has presented a certificate and the dynamic metadata of f matches; 2 0.375; 3 0.375 the filter state k matches; 4 0.375"
+	want := "v by *; not 3: its runtime fraction takes none of the requests, or only those that routes before it take; 0 0.25; 1 0.75 it is true that the client has presented a certificate and the dynamic metadata of f matches; 2 0.375; 4 0.375 the filter state k matches; 5 0.375"
 	if got := describe(Find(config, Request{Host: "h", Scheme: "https"})); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -164,7 +180,7 @@ virtual_hosts:
 
 func TestParametersOfThePathCanBeIgnored(t *testing.T) {
 	config := parse(t, "ignore_path_parameters_in_path_matching: true\nvirtual_hosts: [{name: v, domains: ['*'], routes: [{match: {path: /a}, direct_response: {status: 200}}]}]")
-	if got := describe(Find(config, Request{Host: "h", Path: "/a;b=c/d?e"})); got != "v by *; 0 1" {
+	if got := describe(Find(config, Request{Host: "h", Path: "/a;b=c?e"})); got != "v by *; 0 1" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -3,6 +3,7 @@ package routing
 import (
 	"fmt"
 	"regexp"
+	"regexp/syntax"
 	"strconv"
 	"strings"
 
@@ -12,12 +13,27 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/redact"
 )
 
+// joined are the headers of which Envoy 1.40 joins several values with a comma, as measured: those that it keeps in
+// fields of their own. The values of others are compared one by one.
+var joined = func() map[string]bool {
+	all := make(map[string]bool)
+	for name := range strings.FieldsSeq(`accept accept-encoding access-control-request-headers access-control-request-method
+		access-control-request-private-network authorization cache-control x-client-trace-id content-encoding content-type
+		expect grpc-accept-encoding grpc-timeout if-match if-modified-since if-none-match if-range if-unmodified-since origin
+		pragma proxy-status referer user-agent via x-envoy-attempt-count x-envoy-decorator-operation
+		x-envoy-downstream-service-cluster x-envoy-downstream-service-node x-envoy-external-address x-envoy-original-path
+		x-envoy-original-host x-envoy-is-timeout-retry x-forwarded-for x-forwarded-host x-forwarded-port x-forwarded-proto
+		x-request-id`) {
+		all[name] = true
+	}
+	return all
+}()
+
 // matchesHeader returns why a request does not have a header as a matcher wants it; "" if it has.
 func (r *request) matchesHeader(m *routev3.HeaderMatcher) (reason string) {
 	values, has := r.headers[strings.ToLower(m.GetName())]
-	value := strings.Join(values, ",")
-	if m.GetTreatMissingHeaderAsEmpty() {
-		has = true
+	if !has && m.GetTreatMissingHeaderAsEmpty() {
+		values, has = []string{""}, true
 	}
 	present, isPresence := true, m.GetHeaderMatchSpecifier() == nil
 	if p, ok := m.GetHeaderMatchSpecifier().(*routev3.HeaderMatcher_PresentMatch); ok {
@@ -35,11 +51,16 @@ func (r *request) matchesHeader(m *routev3.HeaderMatcher) (reason string) {
 	if !has { // an inverted matcher does not match it either
 		return fmt.Sprintf("the header %s is missing", m.GetName())
 	}
-	matched, want := headerValue(m, value)
+	matched, want := false, ""
+	for _, value := range values { // one of several is enough
+		var one bool
+		one, want = headerValue(m, value)
+		matched = matched || one
+	}
 	if matched != m.GetInvertMatch() {
 		return ""
 	}
-	return differs("header", m.GetName(), value, want, m.GetInvertMatch(), redact.NamesCredential(m.GetName()))
+	return differs("header", m.GetName(), strings.Join(values, ","), want, m.GetInvertMatch(), redact.NamesCredential(m.GetName()))
 }
 
 // differs says that a value is not as it must be. What may be a credential is not quoted.
@@ -61,6 +82,9 @@ func headerValue(m *routev3.HeaderMatcher, value string) (matched bool, want str
 	case *routev3.HeaderMatcher_StringMatch:
 		return matchesString(p.StringMatch, value)
 	case *routev3.HeaderMatcher_ExactMatch:
+		if p.ExactMatch == "" {
+			return true, "must be anything"
+		}
 		return matchesString(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: p.ExactMatch}}, value)
 	case *routev3.HeaderMatcher_PrefixMatch:
 		return matchesString(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: p.PrefixMatch}}, value)
@@ -127,7 +151,7 @@ func (r *request) matchesCookie(m *routev3.CookieMatcher) (reason string) {
 func (r *request) cookie(name string) (value string, has bool) {
 	for _, header := range r.headers["cookie"] {
 		for pair := range strings.SplitSeq(header, ";") {
-			key, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
+			key, value, ok := strings.Cut(strings.TrimLeft(pair, " "), "=")
 			if ok && key == name {
 				if n := len(value); n >= 2 && value[0] == '"' && value[n-1] == '"' {
 					value = value[1 : n-1]
@@ -177,8 +201,46 @@ func lower(s string) string {
 	}, s)
 }
 
-// matchesWhole reports whether a regular expression matches all of a text, as Envoy wants it.
+// matchesWhole reports whether a regular expression matches all of a text. For RE2, as Envoy uses it, a character is a byte.
 func matchesWhole(expression, text string) bool {
-	re, err := regexp.Compile(`\A(?:` + expression + `)\z`)
-	return err == nil && re.MatchString(text)
+	// Parsed first, because what follows an open \Q would be a part of it.
+	parsed, err := syntax.Parse(latin1(anyByte(expression)), syntax.Perl)
+	if err != nil {
+		return false // Envoy does not accept it
+	}
+	re, err := regexp.Compile(`\A(?:` + parsed.String() + `)\z`)
+	return err == nil && re.MatchString(latin1(text))
+}
+
+// latin1 returns a text with a character for each byte.
+func latin1(s string) string {
+	runes := make([]rune, len(s))
+	for i := range len(s) {
+		runes[i] = rune(s[i])
+	}
+	return string(runes)
+}
+
+// anyByte replaces \C, any byte, which package regexp does not have.
+func anyByte(expression string) string {
+	var out strings.Builder
+	for rest := expression; rest != ""; {
+		n := 1
+		switch {
+		case strings.HasPrefix(rest, `\C`):
+			out.WriteString("(?s:.)")
+			rest = rest[2:]
+			continue
+		case strings.HasPrefix(rest, `\Q`):
+			n = len(rest)
+			if end := strings.Index(rest, `\E`); end >= 0 {
+				n = end + 2
+			}
+		case rest[0] == '\\':
+			n = min(2, len(rest))
+		}
+		out.WriteString(rest[:n])
+		rest = rest[n:]
+	}
+	return out.String()
 }

@@ -76,32 +76,6 @@ func differs(what, name, value, want string, inverted, credential bool) string {
 	return fmt.Sprintf("the %s %s is %s, and %s", what, name, value, want)
 }
 
-// headerValue compares the value of a header, and says what it must be.
-func headerValue(m *routev3.HeaderMatcher, value string) (matched bool, want string) {
-	switch p := m.GetHeaderMatchSpecifier().(type) {
-	case *routev3.HeaderMatcher_StringMatch:
-		return matchesString(p.StringMatch, value)
-	case *routev3.HeaderMatcher_ExactMatch:
-		if p.ExactMatch == "" {
-			return true, "must be anything"
-		}
-		return matchesString(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: p.ExactMatch}}, value)
-	case *routev3.HeaderMatcher_PrefixMatch:
-		return matchesString(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: p.PrefixMatch}}, value)
-	case *routev3.HeaderMatcher_SuffixMatch:
-		return matchesString(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: p.SuffixMatch}}, value)
-	case *routev3.HeaderMatcher_ContainsMatch:
-		return matchesString(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Contains{Contains: p.ContainsMatch}}, value)
-	case *routev3.HeaderMatcher_SafeRegexMatch:
-		return matchesString(&matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: p.SafeRegexMatch}}, value)
-	case *routev3.HeaderMatcher_RangeMatch:
-		n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
-		return err == nil && n >= p.RangeMatch.GetStart() && n < p.RangeMatch.GetEnd(),
-			fmt.Sprintf("must be a number from %d, and less than %d", p.RangeMatch.GetStart(), p.RangeMatch.GetEnd())
-	}
-	return false, "must match what this build does not know"
-}
-
 // matchesQuery returns why a request does not have a query parameter; "" if it has. Only the first of several of
 // the same name counts, and nothing is decoded.
 func (r *request) matchesQuery(m *routev3.QueryParameterMatcher) (reason string) {

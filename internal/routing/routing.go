@@ -198,6 +198,10 @@ func newRequest(in Request, ignoreParameters bool) *request {
 	} {
 		r.headers[name] = []string{value}
 	}
+	if r.method == "CONNECT" { // it has no path
+		r.query = ""
+		delete(r.headers, ":path")
+	}
 	return r
 }
 
@@ -248,10 +252,10 @@ func (r *request) matches(m *routev3.RouteMatch) (conditions []string, reason st
 func (r *request) isGRPC() (reason string) {
 	value := strings.Join(r.headers["content-type"], ",")
 	rest, ok := strings.CutPrefix(value, "application/grpc")
-	if ok && (rest == "" || rest[0] == '+') {
+	if ok && (rest == "" || rest[0] == '+') && r.method != "CONNECT" {
 		return ""
 	}
-	return "it is not a gRPC request (its content type is not application/grpc)"
+	return "it is not a gRPC request (the content type is not application/grpc, or the method is CONNECT)"
 }
 
 // matchesTLS compares what a request tells of its connection: without TLS there is no certificate.

@@ -90,6 +90,12 @@ virtual_hosts:
   - {match: {path: /wait}, route: {cluster: waits}}
   - {match: {path: /tls}, route: {cluster: tls}}
   - {match: {path: /all}, route: {cluster: all}}
+  - match: {path: /fault}
+    route: {cluster: web, request_mirror_policies: [{cluster: all}]}
+    typed_per_filter_config: {f: {"@type": type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault, abort: {http_status: 418, percentage: {numerator: 100}}}}
+  - match: {path: /slow}
+    route: {cluster: web, request_mirror_policies: [{cluster: all}]}
+    typed_per_filter_config: {f: {"@type": type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault, delay: {fixed_delay: 2s, percentage: {numerator: 5000, denominator: TEN_THOUSAND}}}}
   - {match: {path: /redirect}, redirect: {https_redirect: true}}
   - {match: {path: /header}, route: {cluster_header: x-cluster, cluster_not_found_response_code: NOT_FOUND}}
   - name: canary
@@ -125,24 +131,26 @@ func TestARequestIsFollowed(t *testing.T) {
 		problem bool
 		texts   []string
 	}{
-		{"to a cluster", ask("shop.com", "/"), []string{"the request goes to the cluster web"}, false, []string{"2, of them 1 UNHEALTHY", "authz", "4 routes before these", `the path "/" is not "/redirect"`}},
+		{"to a cluster", ask("shop.com", "/"), []string{"the request goes to the cluster web"}, false, []string{"2, of them 1 UNHEALTHY", "authz", "6 routes before these", `the path "/" is not "/redirect"`}},
 		{"to none", ask("shop.com", "/gone"), []string{"503: the cluster gone is not known"}, true, nil},
 		{"to no endpoints", ask("shop.com", "/empty"), []string{"503: the cluster empty has no endpoints"}, true, nil},
 		{"to endpoints that are not known", ask("shop.com", "/wait"), []string{"503: the endpoints of the cluster waits are not known, so that Envoy waits for them"}, true, nil},
 		{"without a certificate", ask("shop.com", "/tls"), []string{"503: the secret own of the cluster tls is not known"}, true, nil},
 		{"to an aggregate", ask("shop.com", "/all"), []string{"the request goes to the cluster all"}, false, []string{"of the aggregate all, it is not known"}},
+		{"aborted by a fault", ask("shop.com", "/fault"), []string{"418: all requests are aborted by the fault"}, false, []string{"100 % are aborted with 418"}},
+		{"delayed by a fault, and mirrored", ask("shop.com", "/slow"), []string{"the request goes to the cluster web"}, false, []string{"50 % are delayed by 2s", "mirror all gets a copy"}},
 		{"redirected", ask("shop.com", "/redirect"), []string{"redirected: https_redirect:true"}, false, nil},
 		{"by a header that is missing", ask("shop.com", "/header"), []string{"404: the header x-cluster, which names the cluster, is missing"}, true, nil},
 		{"by a header", Request{Request: routing.Request{Host: "shop.com", Path: "/header", Headers: []routing.Header{{Name: "X-Cluster", Value: "nowhere"}}}},
 			[]string{"404: the cluster nowhere is not known"}, true, nil},
-		{"by weight", ask("shop.com", "/canary"), []string{"75 % the request goes to the cluster web; 25 % 503: the cluster gone is not known; or the request goes to the cluster web"}, true,
-			[]string{"8 (canary)", "10 % of the requests", "90 % of the requests"}},
+		{"by weight", ask("shop.com", "/canary"), []string{"75 %: the request goes to the cluster web; 25 %: 503: the cluster gone is not known; or the request goes to the cluster web"}, true,
+			[]string{"10 (canary)", "10 % of the requests", "90 % of the requests"}},
 		{"of an unknown host", ask("else.com", "/"), []string{`404: no virtual host of the route configuration has the host "else.com"`}, true, nil},
 		{"over TLS", Request{Request: routing.Request{Scheme: "https", Host: "shop.com"}}, []string{"the request goes to the cluster web"}, false, []string{"secure"}},
 		{"over TLS, to another host", Request{Request: routing.Request{Scheme: "https", Host: "a.com"}}, []string{"418: the route answers itself"}, false, nil},
 		{"over TLS, to a host of no chain", Request{Request: routing.Request{Scheme: "https", Host: "a.org"}}, []string{"the connection is closed: no filter chain of the listener takes it"}, true, nil},
 		{"without TLS where it is wanted", ask("shop.com:443", "/"), []string{"404, or no answer while the listener waits: the route configuration missing is not known"}, true, nil},
-		{"not HTTP", ask("mail.com:25", "/"), []string{"25 % the request goes to the cluster web; 75 % the connection is closed: the cluster gone is not known"}, true, nil},
+		{"not HTTP", ask("mail.com:25", "/"), []string{"25 %: the request goes to the cluster web; 75 %: the connection is closed: the cluster gone is not known"}, true, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, steps := g.Request(tc.request), ""

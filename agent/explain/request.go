@@ -10,6 +10,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	"google.golang.org/protobuf/proto"
@@ -39,7 +40,7 @@ type Answer struct {
 // Step is a part of the configuration on the way of a request.
 type Step struct {
 	// Kind is "listener", "filter chain", "filters", "scope", "route configuration", "virtual host", "passed over", "route",
-	// "cluster" or "endpoints".
+	// "mirror", "cluster" or "endpoints".
 	Kind   string `json:"kind"`
 	Name   string `json:"name,omitempty"`
 	Detail string `json:"detail,omitempty"`
@@ -288,12 +289,19 @@ func (w *walk) candidate(c routing.Candidate, oneOfSeveral bool) {
 	for _, condition := range c.If {
 		details = append(details, "if "+condition)
 	}
+	aborted := ""
 	for _, filter := range slices.Sorted(maps.Keys(c.Route.GetTypedPerFilterConfig())) {
-		details = append(details, "with settings for the filter "+filter)
+		detail := "with settings for the filter " + filter
+		if fault := (&faultv3.HTTPFault{}); unpack(c.Route.GetTypedPerFilterConfig()[filter], fault) {
+			detail, aborted = routing.Fault(fault)
+		}
+		details = append(details, detail)
 	}
 	w.add("route", routeName(c.Index, c.Route), "%s", strings.Join(details, ", "))
 	before := w.Outcome
-	w.action(c.Route)
+	if w.Outcome = aborted; aborted == "" {
+		w.action(c.Route)
+	}
 	if oneOfSeveral && before != "" && before != w.Outcome {
 		w.Outcome = before + "; or " + w.Outcome
 	}
@@ -319,6 +327,9 @@ func (w *walk) action(r *routev3.Route) {
 func words(m proto.Message) string { return strings.Join(strings.Fields(fmt.Sprint(m)), " ") }
 
 func (w *walk) forward(a *routev3.RouteAction) {
+	for _, mirror := range a.GetRequestMirrorPolicies() {
+		w.add("mirror", cmp.Or(mirror.GetCluster(), mirror.GetClusterHeader()), "gets a copy of the request")
+	}
 	missing := 503
 	if a.GetClusterNotFoundResponseCode() == routev3.RouteAction_NOT_FOUND {
 		missing = 404
@@ -358,7 +369,7 @@ func (w *walk) weighted(c *routev3.WeightedCluster, missing int) {
 			continue
 		}
 		w.toCluster(one.GetName(), share, missing)
-		outcomes = append(outcomes, share+" "+w.Outcome)
+		outcomes = append(outcomes, share+": "+w.Outcome)
 	}
 	w.Outcome = cmp.Or(strings.Join(outcomes, "; "), "503: no cluster has a weight")
 }
@@ -377,7 +388,7 @@ func (w *walk) tcp(m *tcpv3.TcpProxy) {
 	for _, one := range weighted {
 		share := fmt.Sprintf("%.4g %%", 100*float64(one.GetWeight())/float64(max(total, 1)))
 		w.toCluster(one.GetName(), share, 0)
-		outcomes = append(outcomes, share+" "+w.Outcome)
+		outcomes = append(outcomes, share+": "+w.Outcome)
 	}
 	w.Outcome = strings.Join(outcomes, "; ")
 }

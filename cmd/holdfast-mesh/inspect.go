@@ -134,22 +134,21 @@ func newGet(stdout io.Writer) *cobra.Command {
 	c := &cobra.Command{
 		Use: "get [KIND [NAME]]", Short: "show the documents that are served", Args: cobra.MaximumNArgs(2),
 		Long: `Show the documents that a running server uses: of a document that is not valid any more, its last
-valid content. KIND is the name of a kind, or its plural.`,
-		Example: "holdfast-mesh get virtualservices\nholdfast-mesh get VirtualService reviews -n default -o yaml",
+valid content. KIND is the name of a kind, or its plural, in any case; NAME may have a namespace before
+it, with a slash.`,
+		Example: "holdfast-mesh get virtualservices\nholdfast-mesh get VirtualService default/reviews -o yaml",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			query := url.Values{"namespace": {namespace}}
-			if len(args) > 0 {
-				query.Set("kind", args[0])
+			kind, name, err := documentOf(args, &namespace)
+			if err != nil {
+				return err
 			}
-			if len(args) > 1 {
-				query.Set("name", args[1])
-			}
+			query := url.Values{"namespace": {namespace}, "kind": {kind}, "name": {name}}
 			var docs []mesh.Document
 			if err := ask(cmd.Context(), admin, "/documents?"+query.Encode(), &docs); err != nil {
 				return err
 			}
 			if len(docs) == 0 {
-				return failed(errors.New("no such document"))
+				return failed(noDocument(kind, namespace, name))
 			}
 			return write(stdout, output, docs, func(w io.Writer) {
 				_, _ = fmt.Fprintln(w, "KIND\tNAMESPACE\tNAME\tORIGIN")
@@ -163,6 +162,50 @@ valid content. KIND is the name of a kind, or its plural.`,
 	c.Flags().StringVar(&admin, "admin", defaultAdmin, "`ADDR`, host:port, of the server's status")
 	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
 	return c
+}
+
+// documentOf returns the kind and the name that arguments mean, "" for all, and sets the namespace if the name has one.
+func documentOf(args []string, namespace *string) (kind, name string, err error) {
+	if len(args) == 0 {
+		return "", "", nil
+	}
+	var known []string
+	for _, schema := range config.Schemas {
+		if strings.EqualFold(args[0], schema.Kind.Short()) || strings.EqualFold(args[0], schema.Plural) {
+			kind = schema.Kind.Short()
+		}
+		known = append(known, schema.Kind.Short())
+	}
+	if kind == "" {
+		return "", "", fmt.Errorf("unknown kind %q: want one of %s", args[0], strings.Join(known, ", "))
+	}
+	if len(args) == 1 {
+		return kind, "", nil
+	}
+	before, after, ok := strings.Cut(args[1], "/")
+	if !ok {
+		return kind, args[1], nil
+	}
+	if *namespace != "" && *namespace != before {
+		return "", "", fmt.Errorf("%q is in the namespace %s, and --namespace is %s: leave one of them out", args[1], before, *namespace)
+	}
+	*namespace = before
+	return kind, after, nil
+}
+
+// noDocument says which document the server does not have.
+func noDocument(kind, namespace, name string) error {
+	where := ""
+	if namespace != "" {
+		where = " in the namespace " + namespace
+	}
+	switch {
+	case kind == "":
+		return fmt.Errorf("the server has no document%s", where)
+	case name == "":
+		return fmt.Errorf("the server has no %s%s", kind, where)
+	}
+	return fmt.Errorf("the server has no %s %s%s: `holdfast-mesh get %s` lists what it has", kind, name, where, kind)
 }
 
 // write writes a value as a table, YAML or JSON.

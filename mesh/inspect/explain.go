@@ -25,7 +25,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
-	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
 	"github.com/holdfast-xds/holdfast/internal/routing"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -270,7 +269,7 @@ func (x *explainer) route(r *routev3.Route) {
 	for _, filter := range slices.Sorted(maps.Keys(r.GetTypedPerFilterConfig())) {
 		detail := ""
 		if fault := (&faultv3.HTTPFault{}); r.GetTypedPerFilterConfig()[filter].UnmarshalTo(fault) == nil {
-			detail, abort = faultText(fault)
+			detail, abort = routing.Fault(fault)
 		}
 		x.add("filter of the route", filter, document(r.GetMetadata()), "%s", detail)
 	}
@@ -298,31 +297,6 @@ func (x *explainer) route(r *routev3.Route) {
 			x.Outcome = fmt.Sprintf("503: the cluster %s %s", a.Route.GetCluster(), fault)
 		}
 	}
-}
-
-// faultText says what faults are injected; always is the outcome if all requests are aborted.
-func faultText(fault *faultv3.HTTPFault) (text, always string) {
-	share := func(p *typev3.FractionalPercent) float64 {
-		of := map[typev3.FractionalPercent_DenominatorType]float64{
-			typev3.FractionalPercent_HUNDRED: 1, typev3.FractionalPercent_TEN_THOUSAND: 100, typev3.FractionalPercent_MILLION: 10_000,
-		}
-		return float64(p.GetNumerator()) / of[p.GetDenominator()]
-	}
-	var texts []string
-	if d := fault.GetDelay(); d != nil {
-		texts = append(texts, fmt.Sprintf("%g %% are delayed by %v", share(d.GetPercentage()), d.GetFixedDelay().AsDuration()))
-	}
-	if a := fault.GetAbort(); a != nil {
-		status := fmt.Sprintf("%d", a.GetHttpStatus())
-		if a.GetHttpStatus() == 0 {
-			status = fmt.Sprintf("the gRPC status %d", a.GetGrpcStatus())
-		}
-		texts = append(texts, fmt.Sprintf("%g %% are aborted with %s", share(a.GetPercentage()), status))
-		if share(a.GetPercentage()) >= 100 {
-			always = status + ": all requests are aborted by the fault"
-		}
-	}
-	return strings.Join(texts, ", "), always
 }
 
 // cluster adds a cluster and its endpoints. fault says why the cluster cannot be reached; "" if it can.

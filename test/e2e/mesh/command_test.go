@@ -32,14 +32,21 @@ func TestGetShowsTheDocumentsThatAreServed(t *testing.T) {
 	if _, after, _ := run(t, "get", "VirtualService", "web", "-o", "yaml", "--admin", w.admin); after != out {
 		t.Errorf("of a document that is not valid any more, get shows\n%s\nwant its last valid content\n%s", after, out)
 	}
+	if _, same, _ := run(t, "get", "virtualservices", "shop/web", "-o", "yaml", "--admin", w.admin); same != out {
+		t.Errorf("by its plural and its namespace, get shows\n%s\nwant\n%s", same, out)
+	}
 	for _, tc := range []struct {
 		name   string
 		args   []string
 		code   int
 		stderr string
 	}{
-		{"a kind without documents", []string{"get", "Gateway"}, 1, "no such document"},
-		{"a name that is not there", []string{"get", "ServiceEntry", "nobody"}, 1, "no such document"},
+		{"a kind without documents", []string{"get", "Gateway"}, 1, "the server has no Gateway"},
+		{"a kind that does not exist", []string{"get", "Services"}, 1, "the server has no Service"},
+		{"a kind that nobody knows", []string{"get", "Foo"}, 2, `unknown kind "Foo": want one of `},
+		{"a name that is not there", []string{"get", "ServiceEntry", "nobody"}, 1, "the server has no ServiceEntry nobody: `holdfast-mesh get ServiceEntry` lists what it has"},
+		{"a name in another namespace", []string{"get", "ServiceEntry", "other/web"}, 1, "the server has no ServiceEntry web in the namespace other"},
+		{"two namespaces", []string{"get", "ServiceEntry", "shop/web", "-n", "other"}, 2, "leave one of them out"},
 		{"another format", []string{"get", "-o", "xml"}, 2, `--output "xml": want table, yaml or json`},
 		{"too many arguments", []string{"get", "a", "b", "c"}, 2, "accepts at most 2 arg(s)"},
 	} {

@@ -77,6 +77,14 @@ func TestStatusNamesClustersThatAreNotThere(t *testing.T) {
 	}
 }
 
+func TestNamesInCommandsAreQuotedForAShell(t *testing.T) {
+	for name, want := range map[string]string{"RDS/http.8080": "RDS/http.8080", "RDS/inbound|80||": "'RDS/inbound|80||'", "RDS/it's": `'RDS/it'\''s'`, "LDS/0.0.0.0_80": "LDS/0.0.0.0_80"} {
+		if got := quoted(name); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
 func TestExplainAnswersForEachNode(t *testing.T) {
 	a := &agent{started: true, resources: append(meshOf("b", "gone"), meshOf("a")...)}
 	h := server(t, Config{State: a}).full(true)

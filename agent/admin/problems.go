@@ -70,8 +70,8 @@ func (s Status) Problems() []Problem {
 		}
 		lines.addIf(g.ShortLives > 0, "node %q: Envoy disconnected %d times in a row within a minute of its start: look at its log, it may be crashing", g.NodeID, g.ShortLives)
 		for _, d := range g.Dangling[:min(maxMissing, len(g.Dangling))] {
-			lines.add("%s %s leads to the cluster %s, which the control plane did not send: requests to it get 503, unless Envoy's bootstrap has it; `holdfast explain%s %s/%s` shows more",
-				d.Type, d.Name, d.Cluster, s.at(), d.Type, d.Name)
+			lines.add("%s %s leads to the cluster %s, which the control plane did not send: requests to it get 503, unless Envoy's bootstrap has it; `holdfast explain%s %s` shows more",
+				d.Type, d.Name, d.Cluster, s.at(), quoted(d.Type+"/"+d.Name))
 		}
 		lines.addIf(g.DanglingTotal > maxMissing, "… and %d more clusters that are not there", g.DanglingTotal-maxMissing)
 		for _, t := range g.Types {
@@ -139,4 +139,12 @@ func certificateProblems(s *sds.Status, now time.Time) (lines problems) {
 		lines.addIf(f.Error != "", "secret %s: %s", f.Name, f.Error)
 	}
 	return lines
+}
+
+// quoted returns a text as one word of a shell.
+func quoted(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return r > '~' || r <= ' ' || strings.ContainsRune("|&;<>()$`\\\"'*?[]{}~#!", r) }) {
+		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	}
+	return s
 }

@@ -132,8 +132,12 @@ func (n *Node) text(b *strings.Builder, depth int) {
 	for _, detail := range n.details() {
 		fmt.Fprintf(b, "%s    %s\n", indent, detail)
 	}
+	shown := make(map[string]bool) // a resource that is named several times is shown once
 	for _, below := range n.Leads {
-		below.text(b, depth+1)
+		if name := below.Type + "/" + below.Name; !shown[name] {
+			shown[name] = true
+			below.text(b, depth+1)
+		}
 	}
 }
 

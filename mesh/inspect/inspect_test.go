@@ -219,3 +219,27 @@ filter_chains:`+chain("*.com", fmt.Sprintf(manager, "wide"))+chain("a.com", fmt.
 		t.Errorf("another host: %s", e.Outcome)
 	}
 }
+
+func TestVirtualHostsThatAreResourcesOfTheirOwnAreFollowed(t *testing.T) {
+	s := resources(t, strings.ReplaceAll(sidecar[:strings.Index(sidecar, "\n---\n")], `"80"`, `"8000"`)+`
+---
+"@type": type.googleapis.com/envoy.config.route.v3.RouteConfiguration
+name: "8000"
+vhds: {config_source: {ads: {}}}
+virtual_hosts: [{name: block, domains: ["*"], routes: [{match: {prefix: /}, direct_response: {status: 502}}]}]
+---
+"@type": type.googleapis.com/envoy.config.route.v3.VirtualHost
+name: 8000/a.com
+domains: [a.com]
+routes: [{match: {prefix: /}, direct_response: {status: 418}}]
+---
+"@type": type.googleapis.com/envoy.config.route.v3.VirtualHost
+name: 80001/b.com
+domains: [b.com]
+routes: [{match: {prefix: /}, direct_response: {status: 418}}]`)
+	for host, want := range map[string]string{"a.com": "418: answered by the proxy itself", "b.com": "502: answered by the proxy itself"} {
+		if e := Explain(s, Request{Host: host, Port: 80}); e.Outcome != want {
+			t.Errorf("%s: got %q, want %q", host, e.Outcome, want)
+		}
+	}
+}

@@ -82,6 +82,7 @@ func shop(t *testing.T) []Resource {
 		resource(t, "RDS/shop", `
 name: shop
 virtual_hosts:
+- {name: plain, domains: [other.org]}
 - name: shop
   domains: [shop.com, "shop.com:*"]
   routes:
@@ -146,6 +147,7 @@ func TestARequestIsFollowed(t *testing.T) {
 		{"by weight", ask("shop.com", "/canary"), []string{"75 %: the request goes to the cluster web; 25 %: 503: the cluster gone is not known; or the request goes to the cluster web"}, true,
 			[]string{"10 (canary)", "10 % of the requests", "90 % of the requests"}},
 		{"of an unknown host", ask("else.com", "/"), []string{`404: no virtual host of the route configuration has the host "else.com"`}, true, nil},
+		{"of a host with a port", ask("other.org:80", "/"), []string{`404: no virtual host of the route configuration has the host "other.org:80"; the virtual host plain has it without the port`}, true, nil},
 		{"over TLS", Request{Request: routing.Request{Scheme: "https", Host: "shop.com"}}, []string{"the request goes to the cluster web"}, false, []string{"secure"}},
 		{"over TLS, to another host", Request{Request: routing.Request{Scheme: "https", Host: "a.com"}}, []string{"418: the route answers itself"}, false, nil},
 		{"over TLS, to a host of no chain", Request{Request: routing.Request{Scheme: "https", Host: "a.org"}}, []string{"the connection is closed: no filter chain of the listener takes it"}, true, nil},
@@ -235,7 +237,7 @@ func TestTheGraphNamesWhatLeadsNowhere(t *testing.T) {
 	for _, want := range []string{
 		"LDS/plain\n    version v1 from xds:1\n  RDS/shop\n    CDS/gone  NOT KNOWN\n    CDS/empty\n", "  RDS/shop  (above)\n", "no listener leads to\n  CDS/bad  rejected\n",
 		"clients get version v0 instead of v1\n", "read from disk, and not confirmed", "the control plane removed it, which is held back", "Envoy NACKed it: no such thing\n", "CDS/silent  NOT KNOWN\n", "control plane: no answer from the control plane\n", "RDS/unused\n",
-		"RDS/shop names CDS/gone, which is not known, in\n    virtual_hosts[0].routes[0].route.cluster\n",
+		"RDS/shop names CDS/gone, which is not known, in\n    virtual_hosts[1].routes[0].route.cluster\n",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

@@ -202,6 +202,11 @@ func (w *walk) http(m *hcmv3.HttpConnectionManager) {
 	found := routing.Find(config, w.Request.Request)
 	if found.VirtualHost == nil {
 		w.fails("404: no virtual host of the route configuration has the host %q", w.Host)
+		without := w.Request.Request
+		without.Host = hostname(w.Host)
+		if other := routing.Find(config, without).VirtualHost; other != nil && without.Host != w.Host {
+			w.Outcome += fmt.Sprintf("; the virtual host %s has it without the port", other.GetName())
+		}
 		return
 	}
 	w.add("virtual host", found.VirtualHost.GetName(), "by its domain %s", found.Domain)

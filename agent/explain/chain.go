@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+
+	"github.com/holdfast-xds/holdfast/internal/routing"
 )
 
 // filterChain returns the filter chain that takes a request's connection, and what was assumed. Like Envoy it
@@ -67,7 +69,7 @@ func serverName(names []string, r Request) int {
 	}
 	best, host := 0, ""
 	if r.Scheme == "https" {
-		host = strings.ToLower(hostname(r.Host))
+		host = strings.ToLower(routing.WithoutPort(r.Host))
 	}
 	for _, name := range names {
 		suffix, wildcard := strings.CutPrefix(name, "*")
@@ -79,14 +81,6 @@ func serverName(names []string, r Request) int {
 		}
 	}
 	return best
-}
-
-// hostname returns a host without its port.
-func hostname(host string) string {
-	if at := strings.LastIndexByte(host, ':'); at > strings.LastIndexByte(host, ']') {
-		return host[:at]
-	}
-	return host
 }
 
 // unknown returns the criteria of a filter chain that a request does not tell.

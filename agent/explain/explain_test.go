@@ -5,12 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/protobuf/types/known/anypb"
-
-	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/routing"
 	"github.com/holdfast-xds/holdfast/internal/xds"
-	"github.com/holdfast-xds/holdfast/internal/yamlproto"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
 // resource makes an accepted resource from YAML; name is "CDS/name".
@@ -25,21 +22,7 @@ func resource(t *testing.T, name, text string) Resource {
 	if text == "" {
 		return r
 	}
-	nodes, err := yamlproto.Read([]byte(text), yamlproto.YAML)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found, err := envoytypes.Resolver.FindMessageByURL(typeURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := found.New().Interface()
-	if err := nodes[0].Unmarshal(m); err != nil {
-		t.Fatal(err)
-	}
-	if r.Body, err = anypb.New(m); err != nil {
-		t.Fatal(err)
-	}
+	r.Body = xdstest.FromYAML(t, typeURL, text)
 	return r
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -91,10 +92,9 @@ func (g *Graph) Request(r Request) Answers {
 
 // portOf returns the port in the host of a request, or that of its scheme.
 func portOf(r routing.Request) uint32 {
-	var port uint32
-	if at := strings.LastIndexByte(r.Host, ':'); at > strings.LastIndexByte(r.Host, ']') {
-		if n, err := fmt.Sscanf(r.Host[at+1:], "%d", &port); n == 1 && err == nil {
-			return port
+	if _, text, ok := strings.Cut(r.Host[len(routing.WithoutPort(r.Host)):], ":"); ok {
+		if port, err := strconv.ParseUint(text, 10, 16); err == nil {
+			return uint32(port)
 		}
 	}
 	if r.Scheme == "https" {
@@ -203,7 +203,7 @@ func (w *walk) http(m *hcmv3.HttpConnectionManager) {
 	if found.VirtualHost == nil {
 		w.fails("404: no virtual host of the route configuration has the host %q", w.Host)
 		without := w.Request.Request
-		without.Host = hostname(w.Host)
+		without.Host = routing.WithoutPort(w.Host)
 		if other := routing.Find(config, without).VirtualHost; other != nil && without.Host != w.Host {
 			w.Outcome += fmt.Sprintf("; the virtual host %s has it without the port", other.GetName())
 		}

@@ -7,31 +7,9 @@ import (
 
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/xds"
-	"github.com/holdfast-xds/holdfast/internal/yamlproto"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
-
-func parse(t *testing.T, typeURL, text string) *anypb.Any {
-	t.Helper()
-	nodes, err := yamlproto.Read([]byte(text), yamlproto.YAML)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found, err := envoytypes.Resolver.FindMessageByURL(typeURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := found.New().Interface()
-	if err := nodes[0].Unmarshal(m); err != nil {
-		t.Fatal(err)
-	}
-	body, err := anypb.New(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return body
-}
 
 func TestReferencesAreFoundWithTheirFields(t *testing.T) {
 	for _, tc := range []struct {
@@ -125,7 +103,7 @@ typed_per_filter_config:
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []string
-			for _, r := range Of(parse(t, tc.typeURL, tc.text)) {
+			for _, r := range Of(xdstest.FromYAML(t, tc.typeURL, tc.text)) {
 				name := r.Name
 				if name == "" {
 					name = "all"

@@ -117,7 +117,7 @@ func virtualHost(config *routev3.RouteConfiguration, r *request) (found *routev3
 		host = values[0]
 	}
 	if config.GetIgnorePortInHostMatching() {
-		host = withoutPort(host)
+		host = WithoutPort(host)
 	}
 	const exact, suffix, prefix, any = 4, 3, 2, 1
 	host = strings.ToLower(host)
@@ -147,8 +147,8 @@ func virtualHost(config *routev3.RouteConfiguration, r *request) (found *routev3
 	return found, domain
 }
 
-// withoutPort returns a host without its port. The address of an IPv6 host is in brackets.
-func withoutPort(host string) string {
+// WithoutPort returns a host without its port, if it has one. An IPv6 address is in brackets.
+func WithoutPort(host string) string {
 	if at := strings.LastIndexByte(host, ':'); at > strings.LastIndexByte(host, ']') {
 		return host[:at]
 	}

@@ -7,19 +7,13 @@ import (
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
-	"github.com/holdfast-xds/holdfast/internal/yamlproto"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
 
 func parse(t *testing.T, text string) *routev3.RouteConfiguration {
 	t.Helper()
-	nodes, err := yamlproto.Read([]byte(text), yamlproto.YAML)
-	if err != nil {
-		t.Fatal(err)
-	}
 	config := &routev3.RouteConfiguration{}
-	if err := nodes[0].Unmarshal(config); err != nil {
-		t.Fatal(err)
-	}
+	xdstest.ReadYAML(t, text, config)
 	return config
 }
 

@@ -1,0 +1,35 @@
+package xdstest
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/yamlproto"
+)
+
+// FromYAML returns the resource of a type, without "@type", that a text in YAML describes.
+func FromYAML(t testing.TB, typeURL, text string) *anypb.Any {
+	t.Helper()
+	found, err := envoytypes.Resolver.FindMessageByURL(typeURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := found.New().Interface()
+	ReadYAML(t, text, m)
+	return Pack(m)
+}
+
+// ReadYAML reads a text in YAML into a message.
+func ReadYAML(t testing.TB, text string, m proto.Message) {
+	t.Helper()
+	nodes, err := yamlproto.Read([]byte(text), yamlproto.YAML)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nodes[0].Unmarshal(m); err != nil {
+		t.Fatal(err)
+	}
+}

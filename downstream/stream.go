@@ -38,9 +38,8 @@ type stream struct {
 	written chan struct{} // the last large response has been written
 
 	// Set by the receiver before the sender starts.
-	view  View
-	log   *slog.Logger
-	debug bool // debug messages are logged, so that it is worth building them
+	view View
+	log  *slog.Logger
 
 	// Owned by the receiver.
 	rate     *rate.Limiter
@@ -113,7 +112,6 @@ func (st *stream) attach(node *corev3.Node) (err error) {
 		return err
 	}
 	st.log = st.server.cfg.Log.With("stream", st.number, "node", node.GetId(), "form", st.form.String())
-	st.debug = st.log.Enabled(context.Background(), slog.LevelDebug)
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.node = node.GetId()
@@ -171,7 +169,7 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 				"version", culprit.Nacked.Version, "err", culprit.Error)
 		}
 	}
-	if st.debug {
+	if st.log.Enabled(context.Background(), slog.LevelDebug) {
 		st.log.Debug("request", "type", xds.Short(req.Type), "nonce", req.Nonce, "nack", req.NACK,
 			"names", len(req.Names)+len(req.Subscribe), "unsubscribed", len(req.Unsubscribe), "versions", len(req.Initial))
 	}
@@ -235,7 +233,7 @@ func (st *stream) flush(ctx context.Context) (time.Time, error) {
 		if resp == nil {
 			return next, nil
 		}
-		if st.debug {
+		if st.log.Enabled(context.Background(), slog.LevelDebug) {
 			st.log.Debug("response", "type", xds.Short(resp.Type), "nonce", resp.Nonce, "version", resp.Version,
 				"resources", len(resp.Resources), "removed", len(resp.Removed))
 		}

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -133,7 +135,7 @@ func TestReadyzVerboseListsEveryCondition(t *testing.T) {
 }
 
 func TestEachSurfaceServesItsPathsAndNoOthers(t *testing.T) {
-	s := server(t, Config{State: &agent{}, Quit: func() {}})
+	s := server(t, Config{State: &agent{}, Quit: func() {}, LogLevel: new(slog.LevelVar)})
 	surfaces := []struct {
 		name string
 		mux  http.Handler
@@ -151,6 +153,10 @@ func TestEachSurfaceServesItsPathsAndNoOthers(t *testing.T) {
 		{"GET", "/dump?type=EDS", 404, 200, 200},
 		{"GET", "/dump?type=Nonsense", 404, 400, 400},
 		{"GET", "/dump?names=x", 404, 400, 400},
+		{"GET", "/explain", 404, 200, 200},
+		{"GET", "/explain?x=y", 404, 400, 400},
+		{"POST", "/loglevel?level=debug", 404, 404, 200},
+		{"GET", "/loglevel", 404, 404, 405},
 		{"GET", "/debug/pprof/", 404, 404, 404},
 		{"GET", "/livez/x", 404, 404, 404},
 		{"POST", "/livez", 405, 405, 405},
@@ -174,6 +180,34 @@ func TestQuitCallsBackAfterItAnswered(t *testing.T) {
 	s := server(t, Config{State: &agent{}, Quit: func() { asked.Add(1) }})
 	if got := ask(s.full(true), "POST", "/quit"); got.Code != 200 || asked.Load() != 1 {
 		t.Errorf("%d, asked %d times", got.Code, asked.Load())
+	}
+}
+
+func TestTheLevelOfTheLogIsChanged(t *testing.T) {
+	var out strings.Builder
+	level := new(slog.LevelVar)
+	log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level}))
+	h := server(t, Config{State: &agent{}, Log: log, LogLevel: level}).full(true)
+	for _, tc := range []struct {
+		to     string
+		code   int
+		answer string
+		is     slog.Level
+	}{
+		{"error", 200, "the log level is error, and was info\n", slog.LevelError},
+		{"debug", 200, "the log level is debug, and was error\n", slog.LevelDebug},
+		{"", 400, "level \"\": want one of debug, info, warn, error\n", slog.LevelDebug},
+		{"warn+1", 400, "level \"warn+1\": want one of debug, info, warn, error\n", slog.LevelDebug},
+	} {
+		if got := ask(h, "POST", "/loglevel?level="+url.QueryEscape(tc.to)); got.Code != tc.code || got.Body.String() != tc.answer || level.Level() != tc.is {
+			t.Errorf("to %q: %d %q, and the level is %s", tc.to, got.Code, got.Body, level.Level())
+		}
+	}
+	if got := strings.Count(out.String(), "log level changed"); got != 2 {
+		t.Errorf("%d changes are in the log:\n%s", got, out.String())
+	}
+	if got := askAs(h, false, "POST", "/loglevel?level=debug"); got.Code == 200 {
+		t.Error("a reader changes the level")
 	}
 }
 

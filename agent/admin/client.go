@@ -66,6 +66,21 @@ func (c Client) Do(ctx context.Context, action string) error {
 	})
 }
 
+// SetLogLevel changes the level of the agent's log, one of LogLevels, until the agent ends, and returns what the agent
+// says.
+func (c Client) SetLogLevel(ctx context.Context, level string) (answer string, err error) {
+	query := url.Values{"level": {level}}
+	err = c.request(ctx, http.MethodPost, "/loglevel", query, connectTimeout, func(resp *http.Response) error {
+		text := said(resp)
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %s", c.Addr, text)
+		}
+		answer = text
+		return nil
+	})
+	return answer, err
+}
+
 // Ready returns "" if the agent is ready, or else the reasons.
 func (c Client) Ready(ctx context.Context) (missing string, err error) {
 	err = c.request(ctx, http.MethodGet, "/readyz", nil, connectTimeout, func(resp *http.Response) error {

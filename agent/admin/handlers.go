@@ -44,6 +44,9 @@ func (s *Server) full(unix bool) http.Handler {
 	if s.cfg.Quit != nil {
 		mux.HandleFunc("POST /quit", s.quit)
 	}
+	if s.cfg.LogLevel != nil {
+		mux.HandleFunc("POST /loglevel", s.logLevel)
+	}
 	if s.cfg.Pprof {
 		// The command line is left out, where there may be tokens in headers. (The package also adds
 		// them to http.DefaultServeMux, which nothing here serves.)
@@ -217,6 +220,24 @@ func (s *Server) quit(w http.ResponseWriter, _ *http.Request) {
 	text(w, http.StatusOK, "shutting down\n")
 	s.cfg.Quit()
 }
+
+// logLevel changes the level of the log until the process ends.
+func (s *Server) logLevel(w http.ResponseWriter, r *http.Request) {
+	var level slog.Level
+	name := r.URL.Query().Get("level")
+	if err := level.UnmarshalText([]byte(name)); err != nil || !slices.Contains(LogLevels, strings.ToLower(name)) {
+		text(w, http.StatusBadRequest, fmt.Sprintf("level %q: want one of %s\n", name, strings.Join(LogLevels, ", ")))
+		return
+	}
+	before := s.cfg.LogLevel.Level()
+	s.cfg.LogLevel.Set(min(level, slog.LevelInfo)) // so that the change is in the log
+	s.cfg.Log.Info("log level changed", "from", before, "to", level)
+	s.cfg.LogLevel.Set(level)
+	text(w, http.StatusOK, fmt.Sprintf("the log level is %s, and was %s\n", strings.ToLower(level.String()), strings.ToLower(before.String())))
+}
+
+// LogLevels are the names of the levels of the log.
+var LogLevels = []string{"debug", "info", "warn", "error"}
 
 // action runs an action, and answers when it is done.
 func (s *Server) action(name string, do func(context.Context) error) http.HandlerFunc {

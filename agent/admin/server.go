@@ -60,6 +60,8 @@ type Config struct {
 	// Pprof serves Go's profiles under /debug/pprof/ on Addr, which must be a Unix socket.
 	Pprof bool
 	Log   *slog.Logger
+	// LogLevel is the level of the log, for POST /loglevel on a Unix socket; nil if it cannot be changed.
+	LogLevel *slog.LevelVar
 }
 
 // Server is the HTTP interface of an agent.

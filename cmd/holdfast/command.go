@@ -90,7 +90,7 @@ func newRoot(p process) *cobra.Command {
 		newAction("drain", "drain Envoy's connections (use as preStop hook)", drainLong),
 		newAction("undrain", "undo a drain", undrainLong),
 		newAction("resume", "serve again what is held back after crashes of Envoy", resumeLong),
-		newWait(), newVersion(),
+		newWait(), newLogLevel(), newVersion(),
 	}
 	keys := make(map[string]bool) // of all commands: one file serves them all
 	for _, c := range commands {
@@ -314,6 +314,8 @@ func distance(a, b string) int {
 type logFlags struct {
 	level string
 	json  bool
+	// current is the level of the logger, which may change while it is used.
+	current slog.LevelVar
 }
 
 func (l *logFlags) add(flags *pflag.FlagSet) {
@@ -324,9 +326,8 @@ func (l *logFlags) add(flags *pflag.FlagSet) {
 
 // logger returns the logger, after it has logged the warnings.
 func (l *logFlags) logger(w io.Writer, warnings []string) *slog.Logger {
-	var level slog.Level
-	_ = level.UnmarshalText([]byte(l.level)) // the flag accepts only levels that slog knows
-	options := &slog.HandlerOptions{Level: level}
+	_ = l.current.UnmarshalText([]byte(l.level)) // the flag accepts only levels that slog knows
+	options := &slog.HandlerOptions{Level: &l.current}
 	handler := slog.Handler(slog.NewTextHandler(w, options))
 	if l.json {
 		options.ReplaceAttr = withUnit

@@ -102,6 +102,7 @@ func newRun(p process) *command {
 	f.add(c)
 	c.run = func(ctx context.Context, warnings []string) error {
 		log := f.log.logger(p.stderr, warnings)
+		f.cfg.Admin.LogLevel = &f.log.current
 		harden(log)
 		limits := containerLimits(log)
 		memory.Limit(os.Getenv, limits.Memory, log) // before anything else allocates memory

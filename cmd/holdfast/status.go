@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -154,6 +155,25 @@ its start, the agent serves the last stable version of what had changed before (
 func newAction(name, short, long string) *command {
 	c := newCommand(name, short, long, "\nholdfast "+name)
 	c.callAgent(func(ctx context.Context, client admin.Client) error { return failed(client.Do(ctx, name)) })
+	return c
+}
+
+const logLevelLong = `Change the level of the log of the running agent, until it ends: debug logs every xDS message.
+The agent's --log-level is the level after its next start.`
+
+func newLogLevel() *command {
+	c := newCommand("loglevel", "change the level of the running agent's log", logLevelLong, "\nholdfast loglevel debug")
+	c.takes(strings.Join(admin.LogLevels, "|"))
+	c.callAgent(func(ctx context.Context, client admin.Client) error {
+		if !slices.Contains(admin.LogLevels, c.argument) {
+			return fmt.Errorf("level %q: want one of %s", c.argument, strings.Join(admin.LogLevels, ", "))
+		}
+		answer, err := client.SetLogLevel(ctx, c.argument)
+		if err == nil {
+			_, err = fmt.Fprintln(c.OutOrStdout(), answer)
+		}
+		return failed(err)
+	})
 	return c
 }
 

@@ -103,3 +103,24 @@ func TestExplainSaysWhatIsWrongWithAQuestion(t *testing.T) {
 		}
 	})
 }
+
+func TestTheLevelOfTheLogChangesWhileTheAgentRuns(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		w.start("--admin", "unix:"+w.path("admin.sock"), "--log-level", "info")
+		for _, level := range []string{"debug", "warn"} {
+			code, out := run(w.T, "loglevel", "--admin", "unix:"+w.path("admin.sock"), level)
+			if code != 0 || !strings.Contains(out, "the log level is "+level+", and was ") {
+				w.Errorf("loglevel %s exits with %d and says %q", level, code, out)
+			}
+			before := strings.Count(w.agent.Tail(10_000), "level=DEBUG msg=response")
+			w.cp.Set(xdstest.Route("ingress", map[string]string{"debug": "c2", "warn": "c1"}[level]))
+			w.serves(map[string]string{"debug": "v2", "warn": "v1"}[level])
+			if after := strings.Count(w.agent.Tail(10_000), "level=DEBUG msg=response"); (after > before) != (level == "debug") {
+				w.Errorf("at the level %s, %d responses are logged", level, after-before)
+			}
+		}
+		if code, out := run(w.T, "loglevel", "--admin", "unix:"+w.path("admin.sock"), "loud"); code != 2 || !strings.Contains(out, "want one of debug, info, warn, error") {
+			w.Errorf("loglevel loud exits with %d and says %q", code, out)
+		}
+	})
+}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/routing"
 	"github.com/holdfast-xds/holdfast/internal/xds"
-	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/internal/xdstest/fromyaml"
 )
 
 // resource makes an accepted resource from YAML; name is "CDS/name".
@@ -22,7 +22,7 @@ func resource(t *testing.T, name, text string) Resource {
 	if text == "" {
 		return r
 	}
-	r.Body = xdstest.FromYAML(t, typeURL, text)
+	r.Body = fromyaml.Resource(t, typeURL, text)
 	return r
 }
 

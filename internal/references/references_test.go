@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
-	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/internal/xdstest/fromyaml"
 )
 
 func TestReferencesAreFoundWithTheirFields(t *testing.T) {
@@ -103,7 +103,7 @@ typed_per_filter_config:
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []string
-			for _, r := range Of(xdstest.FromYAML(t, tc.typeURL, tc.text)) {
+			for _, r := range Of(fromyaml.Resource(t, tc.typeURL, tc.text)) {
 				name := r.Name
 				if name == "" {
 					name = "all"

@@ -7,13 +7,13 @@ import (
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
-	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/internal/xdstest/fromyaml"
 )
 
 func parse(t *testing.T, text string) *routev3.RouteConfiguration {
 	t.Helper()
 	config := &routev3.RouteConfiguration{}
-	xdstest.ReadYAML(t, text, config)
+	fromyaml.Into(t, text, config)
 	return config
 }
 

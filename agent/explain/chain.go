@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 
 	"github.com/holdfast-xds/holdfast/internal/routing"
 )
@@ -59,6 +61,34 @@ func filterChain(l *listenerv3.Listener, r Request) (chain *listenerv3.FilterCha
 		conditions = append(conditions, "if "+criterion)
 	}
 	return chains[0], conditions
+}
+
+// takesTLS reports whether a filter chain ends TLS; known is false for transport sockets of other kinds.
+func takesTLS(c *listenerv3.FilterChain) (tls, known bool) {
+	if c.GetTransportSocket() == nil {
+		return false, true
+	}
+	tls = unpack(c.GetTransportSocket().GetTypedConfig(), &tlsv3.DownstreamTlsContext{})
+	return tls, tls
+}
+
+// onlyTLS reports whether all filter chains of a listener end TLS.
+func onlyTLS(l *listenerv3.Listener) bool {
+	all := slices.Clone(l.GetFilterChains())
+	if l.GetDefaultFilterChain() != nil {
+		all = append(all, l.GetDefaultFilterChain())
+	}
+	return len(all) > 0 && !slices.ContainsFunc(all, func(c *listenerv3.FilterChain) bool {
+		tls, _ := takesTLS(c)
+		return !tls
+	})
+}
+
+// isHTTP reports whether a filter chain has an HTTP connection manager: TLS passes through the TCP proxy.
+func isHTTP(c *listenerv3.FilterChain) bool {
+	return slices.ContainsFunc(c.GetFilters(), func(f *listenerv3.Filter) bool {
+		return unpack(f.GetTypedConfig(), &hcmv3.HttpConnectionManager{})
+	})
 }
 
 // serverName returns how specifically server names have the host of a request: 0 if they do not, 1 if there are none, and

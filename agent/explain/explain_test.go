@@ -47,6 +47,10 @@ func chain(match, routes string) string {
 `
 }
 
+// tls is the transport socket of a filter chain.
+const tls = `  transport_socket: {name: tls, typed_config: {"@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext}}
+`
+
 const eds = "type: EDS\neds_cluster_config: {eds_config: {ads: {}}}\n"
 
 func shop(t *testing.T) []Resource {
@@ -58,7 +62,8 @@ func shop(t *testing.T) []Resource {
 	unanswered.Error = "no answer from the control plane"
 	return []Resource{
 		http(t, "plain", "80", chain("", "shop")),
-		http(t, "secure", "443", chain("server_names: [shop.com]", "shop")+chain("server_names: ['*.com']", "other")+chain("transport_protocol: raw_buffer", "missing")),
+		http(t, "secure", "443", chain("server_names: [shop.com]", "shop")+tls+chain("server_names: ['*.com']", "other")+tls+chain("transport_protocol: raw_buffer", "missing")),
+		http(t, "tls only", "8443", chain("", "shop")+tls),
 		http(t, "mail", "25", `
 - filters:
   - {name: tcp, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: a, weighted_clusters: {clusters: [{name: web, weight: 1}, {name: gone, weight: 3}]}}}`),
@@ -134,6 +139,10 @@ func TestARequestIsFollowed(t *testing.T) {
 		{"over TLS", Request{Request: routing.Request{Scheme: "https", Host: "shop.com"}}, []string{"the request goes to the cluster web"}, false, []string{"secure"}},
 		{"over TLS, to another host", Request{Request: routing.Request{Scheme: "https", Host: "a.com"}}, []string{"418: the route answers itself"}, false, nil},
 		{"over TLS, to a host of no chain", Request{Request: routing.Request{Scheme: "https", Host: "a.org"}}, []string{"the connection is closed: no filter chain of the listener takes it"}, true, nil},
+		{"over TLS where there is none", Request{Request: routing.Request{Scheme: "https", Host: "shop.com:80"}}, []string{"the connection fails: the filter chain has no TLS, and the request is https"}, true, nil},
+		{"TLS through the TCP proxy", Request{Request: routing.Request{Scheme: "https", Host: "mail.com:25"}}, []string{"25 %: the request goes to the cluster web; 75 %: the connection is closed: the cluster gone is not known"}, true, nil},
+		{"http where there is only TLS", Request{Request: routing.Request{Scheme: "http", Host: "shop.com:8443"}}, []string{"the connection fails: the filter chain takes TLS only, and the request is http"}, true, nil},
+		{"without a scheme where there is only TLS", ask("shop.com:8443", "/"), []string{"the request goes to the cluster web"}, false, nil},
 		{"without TLS where it is wanted", ask("shop.com:443", "/"), []string{"404, or no answer while the listener waits: the route configuration missing is not known"}, true, nil},
 		{"not HTTP", ask("mail.com:25", "/"), []string{"25 %: the request goes to the cluster web; 75 %: the connection is closed: the cluster gone is not known"}, true, nil},
 	} {
@@ -158,7 +167,7 @@ func TestARequestIsFollowed(t *testing.T) {
 			}
 		})
 	}
-	if got := g.Request(ask("shop.com:81", "/")); len(got.Answers) != 3 || !strings.Contains(got.Note, "no listener has the port 81") {
+	if got := g.Request(ask("shop.com:81", "/")); len(got.Answers) != 4 || !strings.Contains(got.Note, "no listener has the port 81") {
 		t.Errorf("got %d answers, %q", len(got.Answers), got.Note)
 	}
 	if got := New(nil).Request(ask("a", "/")); len(got.Answers) != 0 || got.Note != "there is no listener: connections are refused" {

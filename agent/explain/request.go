@@ -22,7 +22,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Request is a request that a client sends to Envoy.
+// Request is a request that a client sends to Envoy. Without a scheme it is https where a listener takes nothing else, and
+// otherwise http.
 type Request struct {
 	routing.Request
 	// Port is the port that the client connects to; 0 for that of Host or of the scheme.
@@ -58,7 +59,7 @@ const maxPassed = 5
 
 // Request follows a request through the graph. If no listener has the port, all of them are asked.
 func (g *Graph) Request(r Request) Answers {
-	r.Scheme, r.Method, r.Path = cmp.Or(r.Scheme, "http"), cmp.Or(r.Method, "GET"), cmp.Or(r.Path, "/")
+	r.Method, r.Path = cmp.Or(r.Method, "GET"), cmp.Or(r.Path, "/")
 	if r.Port == 0 {
 		r.Port = portOf(r.Request)
 	}
@@ -144,9 +145,24 @@ func (w *walk) fails(format string, args ...any) {
 
 func (w *walk) listener(l *listenerv3.Listener) {
 	w.add("listener", l.GetName(), "%s%s", address(l.GetAddress()), w.standing(Key{xds.ListenerType, l.GetName()}))
+	if w.Scheme == "" {
+		w.Scheme = "http"
+		if onlyTLS(l) {
+			w.Scheme = "https"
+		}
+	}
 	chain, conditions := filterChain(l, w.Request)
 	if chain == nil {
 		w.fails("the connection is closed: no filter chain of the listener takes it")
+		return
+	}
+	switch tls, known := takesTLS(chain); {
+	case !known:
+	case tls && w.Scheme == "http":
+		w.fails("the connection fails: the filter chain takes TLS only, and the request is http")
+		return
+	case !tls && w.Scheme == "https" && isHTTP(chain):
+		w.fails("the connection fails: the filter chain has no TLS, and the request is https")
 		return
 	}
 	if name := chain.GetName(); name != "" || len(conditions) > 0 {

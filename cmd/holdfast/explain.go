@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/explain"
+	"github.com/holdfast-xds/holdfast/internal/routing"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -24,7 +26,8 @@ With TYPE/NAME (CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, …): what a resource leads
 leads to it, what NACKed it, and which references lead nowhere. Without an argument:
 everything.
 
-What Envoy's bootstrap has, such as static clusters, is not known.`
+Without http:// or https:// a request is https where a listener takes nothing else. What
+Envoy's bootstrap has, such as static clusters, is not known.`
 
 const explainExample = `
 # where does the request go?
@@ -90,6 +93,14 @@ func target(q *admin.ExplainQuery, argument string) error {
 	}
 	if q.Host = host; host == "" && argument != "" {
 		return fmt.Errorf("%q has no host: want HOST[:PORT][/PATH] or TYPE/NAME", argument)
+	}
+	if strings.ContainsFunc(argument, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return fmt.Errorf("%q has white space or control characters: write them as in a request, %%20", argument)
+	}
+	if port := host[len(routing.WithoutPort(host)):]; port != "" {
+		if n, err := strconv.ParseUint(port[1:], 10, 16); err != nil || n == 0 {
+			return fmt.Errorf("%q: port %q: want 1 to 65535", argument, port[1:])
+		}
 	}
 	return nil
 }

@@ -44,6 +44,10 @@ func TestExplainSaysWhatEnvoyAnswers(t *testing.T) {
 			w.explains(at, texts...)
 		}
 		answers(http.StatusOK, "listener", "virtual host", "by its domain *", "→ the request goes to the cluster c1")
+		w.explains("https://"+at, "→ the connection fails: the filter chain has no TLS, and the request is https")
+		if _, _, err := testbed.Get(strings.Replace(w.url, "http:", "https:", 1)); err == nil {
+			w.Error("Envoy takes https")
+		}
 		w.explains("LDS/ingress", "LDS/ingress", " since 20", "RDS/ingress", "CDS/c1", "EDS/c1")
 		w.explains("CDS/c1", "EDS/c1", "named by RDS/ingress")
 
@@ -92,6 +96,10 @@ func TestExplainSaysWhatIsWrongWithAQuestion(t *testing.T) {
 			{[]string{"CDS/other"}, "there is no CDS/other: `holdfast dump --type CDS` lists the names"},
 			{[]string{"CDS"}, `"CDS" has no name: want CDS/NAME`},
 			{[]string{"ftp://shop"}, `want a URL with http or https`},
+			{[]string{"shop:70000"}, `port "70000": want 1 to 65535`},
+			{[]string{"shop:x/a"}, `port "x": want 1 to 65535`},
+			{[]string{"shop/a b"}, `has white space or control characters`},
+			{[]string{"/a"}, `has no host`},
 			{[]string{"shop", "--header", "x"}, `header "x": want NAME:VALUE`},
 			{[]string{"shop", "--node", "other"}, "the agent has no resources for such clients"},
 			{[]string{"shop", "other"}, "2 arguments are too many"},

@@ -30,9 +30,11 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/archive"
 	"github.com/holdfast-xds/holdfast/agent/cache/contents"
 	"github.com/holdfast-xds/holdfast/agent/cache/expiry"
 	"github.com/holdfast-xds/holdfast/agent/cache/fallback"
+	"github.com/holdfast-xds/holdfast/agent/cache/freeze"
 	"github.com/holdfast-xds/holdfast/agent/cache/guard"
 	"github.com/holdfast-xds/holdfast/agent/cache/history"
 	"github.com/holdfast-xds/holdfast/agent/cache/pending"
@@ -70,6 +72,9 @@ type Config struct {
 	// bodies. An update that goes beyond is rejected as a whole.
 	MaxResources int
 	MaxBytes     int64
+	// HistoryBytes bounds the bytes of contents that are kept after clients have accepted others; 0
+	// means that none are kept.
+	HistoryBytes int64
 	// HoldTTL has the types, by URL, whose TTLs are neither enforced nor passed on (design.md I8,
 	// policy "hold").
 	HoldTTL map[string]bool
@@ -120,6 +125,12 @@ type Cache struct {
 	deadlines *expiry.Deadlines[xds.Key] // of resources with a TTL
 	guard     *guard.Guard
 	fallback  *fallback.Fallback
+	frozen    *freeze.Order // nil if nothing is frozen
+	pins      freeze.Pins   // without a freeze there are none
+	archive   *archive.Archive
+	// requestAgain is since when the sources must have requested everything once more because a freeze
+	// ended; the zero time for never.
+	requestAgain time.Time
 	// updateStableAt is when a content may become stable next; the zero time for never.
 	updateStableAt time.Time
 	journal        *Journal // nil for none
@@ -174,6 +185,7 @@ func New(cfg Config) *Cache {
 	c.deadlines = expiry.New(c.deadline)
 	c.guard = guard.New(cfg.Guard, func(k xds.Key) { c.persistFactOr(DeferredFact, AccidentFact, k) })
 	c.fallback = fallback.New(cfg.FallbackFor, func(k xds.Key) { c.persistFactOr(SuspectFact, FallbackFact, k) })
+	c.archive = archive.New(cfg.HistoryBytes, c.archiveChanged)
 	c.uncertain = uncertain.New(cfg.Linger, func(k xds.Key) { c.persistFact(MaybeHeldFact, k) })
 	c.union = subscriptions.New(cfg.Linger, func(k xds.Key) { c.subscriptionChanged(c.table(k.Type), k.Name) })
 	// The size is positive, so there is no error.
@@ -212,7 +224,8 @@ func (c *Cache) table(typeURL string) *table {
 //  1. names that the agent itself makes are taken out of the update (local);
 //  2. the update is rejected as a whole if it goes beyond the limits (contents);
 //  3. restored resources may be served, because a source has answered the type;
-//  4. the resources are put, each into its history (contents, expiry, subscriptions);
+//  4. the resources are put, each into its history (contents, expiry, subscriptions, archive); what
+//     is frozen is pinned before (freeze);
 //  5. removals take effect or are deferred (guard), and heartbeats renew TTLs;
 //  6. errors are recorded, and the knowledge of the wildcard advances;
 //  7. the watches that subscribe to what changed are notified, and their answer is awaited
@@ -256,6 +269,9 @@ func (c *Cache) apply(u xds.Update, answer func(nack error)) (due []func()) {
 	c.removeAll(t, u, held, ch)
 	for _, h := range u.Heartbeats {
 		nack = cmp.Or(nack, c.refresh(t, from, h, ch))
+	}
+	if ch.withheld && !c.frozen.ACK {
+		nack = cmp.Or(nack, errors.New(c.frozen.Error()))
 	}
 	c.noteErrors(t, u, ch)
 	if t.UpdateKnowledge(u, t.names.Requested(xds.Wildcard)) {
@@ -359,6 +375,8 @@ type changes struct {
 	all bool
 	// retry: a content that clients NACKed was identified, replaced or removed. See retrySuspects.
 	retry bool
+	// withheld: something is frozen, and was changed by the source.
+	withheld bool
 }
 
 // changesByType has the changes of several types, by type URL.
@@ -427,9 +445,16 @@ func (ch *changes) lookup(name string) (resource string, ok bool) {
 func (c *Cache) put(t *table, from contents.Origin, r *xds.Resource, ch *changes) (nack error) {
 	delete(t.errors, r.Name)
 	c.guard.Forget(t.key(r.Name))
+	frozen := c.pin(t, r.Name, r, ch)
 	p := t.Put(r, from, c.takeRemoved(t, r.Name))
+	if frozen {
+		c.noteWithheld(t, r, ch)
+	}
 	switch p.Change {
 	case history.ContentChanged:
+		if p.Status() == xds.Acked && !frozen {
+			c.accepted(t, r.Name, p.OldAcked, r) // clients had accepted it before
+		}
 		c.trackDeadline(r)
 		ch.add(r.Name, p.Old, r)
 		ch.retry = ch.retry || p.WasNackedOrSuspect
@@ -439,7 +464,7 @@ func (c *Cache) put(t *table, from contents.Origin, r *xds.Resource, ch *changes
 	if c.cfg.OnContent != nil && from.Source != history.Local && (p.Change == history.ContentChanged || p.WasRestored) {
 		c.cfg.OnContent(r)
 	}
-	if c.updateSuspect(t, r.Name) {
+	if !frozen && c.updateSuspect(t, r.Name) {
 		ch.add(r.Name, r)
 	}
 	if p.DiskDiffers {
@@ -458,6 +483,8 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 	var was *xds.Resource
 	if e := t.Entry(name); e != nil {
 		was = e.Current()
+		frozen := c.pin(t, name, nil, ch)
+		ch.withheld = ch.withheld || frozen && !c.pins.Of(t.key(name)).Absent()
 		ch.add(name, was)
 		ch.retry = ch.retry || e.NackedOrSuspect()
 		switch {
@@ -467,7 +494,9 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 			c.keepRemoved(t, name, e.Acked(), time.Now()) // a fallback may serve their cluster again
 		}
 		c.drop(t, name)
-		c.updateSuspect(t, name)
+		if !frozen {
+			c.updateSuspect(t, name)
+		}
 	}
 	if xds.Info(t.URL).OnDemand && c.uncertain.Count(t.URL) < maxRemovedVirtualHosts {
 		c.uncertain.Add(t.key(name)) // later clients wait for its removal, too (protocol.md V11)
@@ -486,6 +515,9 @@ func (c *Cache) drop(t *table, name string) {
 	e := t.Drop(name)
 	if e == nil {
 		return
+	}
+	if !e.IsLocal() {
+		c.accepted(t, name, e.Acked(), nil)
 	}
 	c.guard.Forget(t.key(name))
 	c.subscribeEndpoints(e, nil)
@@ -511,6 +543,7 @@ func (c *Cache) refresh(t *table, from contents.Origin, h xds.Heartbeat, ch *cha
 	}
 	if change, _ := e.Put(e.Current().WithLifetime(h.TTL, h.Deadline), e.Source()); change == history.LifetimeChanged {
 		c.lifetimeChanged(e, ch)
+		c.setPinLifetime(t, e.Current())
 	}
 	c.persist(t, h.Name)
 	return nil
@@ -606,6 +639,9 @@ func (c *Cache) deadline(k xds.Key) time.Time {
 	if r := c.table(k.Type).Resource(k.Name); r != nil {
 		return r.Deadline()
 	}
+	if pin := c.pins.Of(k); pin != nil && !pin.Absent() {
+		return pin.Current().Deadline()
+	}
 	return time.Time{}
 }
 
@@ -633,6 +669,9 @@ func (c *Cache) dropExpired(now time.Time) (next time.Time) {
 			c.remove(t, k.Name, changed.of(t))
 		} else {
 			c.drop(t, k.Name)
+		}
+		if c.pins.Of(k) != nil {
+			c.unpin(t, k.Name, changed.of(t))
 		}
 	}
 }

@@ -32,7 +32,7 @@ func (w *Watch) unstable(unanswered map[string][]string) fallback.Set {
 			}
 		}
 		for _, name := range unanswered[url] {
-			if r := t.sent(name); r != nil && !t.isStable(r) && !w.c.fallback.HoldsBack(t.key(name)) {
+			if r := w.c.sent(t, name); r != nil && !t.isStable(r) && !w.c.fallback.HoldsBack(t.key(name)) {
 				had[fallback.Version{Key: t.key(name), Version: r.Version}] = struct{}{}
 			}
 		}
@@ -46,9 +46,9 @@ func (w *Watch) unstable(unanswered map[string][]string) fallback.Set {
 }
 
 // sent returns the content of a name that clients are sent; nil for none.
-func (t *table) sent(name string) *xds.Resource {
-	if e := t.Entry(name); e != nil {
-		return e.Sent()
+func (c *Cache) sent(t *table, name string) *xds.Resource {
+	if h := c.history(t, name); h != nil {
+		return h.Sent()
 	}
 	return nil
 }
@@ -82,8 +82,8 @@ func (c *Cache) Crashed(started time.Time) []xds.Key {
 			continue
 		}
 		// A name that has changed since is no suspect.
-		switch r := t.sent(v.Name); {
-		case r != nil && r.Version == v.Version && !t.isStable(r):
+		switch r := c.sent(t, v.Name); {
+		case r != nil && r.Version == v.Version && !t.isStable(r) && t.Entry(v.Name) != nil:
 			suspects[v.Key] = t.Resource(v.Name).Version
 		case t.Entry(v.Name) == nil && v.Version == "" && t.removed.Stable(v.Name) != nil:
 			suspects[v.Key] = ""
@@ -254,14 +254,21 @@ func (c *Cache) served(t *table, e *entry) xds.Item {
 	case c.fallback.Active() && c.fallback.HoldsBack(t.key(e.Current().Name)):
 		// Without a stable version the name is served as one that does not exist.
 		return xds.Item{Current: e.Stable(), Acked: e.Stable(), Status: xds.Acked, NotFound: e.Stable() == nil}
+	case c.pins.Count(t.URL) > 0:
+		if pin := c.pins.Of(t.key(e.Current().Name)); pin != nil {
+			return pin.Item()
+		}
 	}
 	return e.Item()
 }
 
 // servedRemoved returns what is served of a removed name: its stable content if the removal is held
-// back.
+// back, and what is pinned.
 func (c *Cache) servedRemoved(t *table, name string) xds.Item {
 	if !c.fallback.HoldsBack(t.key(name)) {
+		if pin := c.pinOf(t, name); pin != nil {
+			return pin.Item()
+		}
 		return xds.Item{}
 	}
 	r := t.removed.Stable(name)

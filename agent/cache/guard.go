@@ -95,7 +95,10 @@ func (c *Cache) filterRemovals(t *table, r guard.Removal) (now []string) {
 func (c *Cache) RequestAgain() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.guard.AskAgain()
+	if at := c.guard.AskAgain(); at.After(c.requestAgain) {
+		return at
+	}
+	return c.requestAgain
 }
 
 // endAccident stops holding removals back if all of them are confirmed or their resources are back.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/archive"
 	"github.com/holdfast-xds/holdfast/agent/cache/contents"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -48,6 +49,12 @@ const (
 	// removals are held back.
 	DeferredFact FactKind = "withheld"
 	AccidentFact FactKind = "accident"
+	// FreezeFact: what is frozen. PinnedFact: the content on disk of the name, or its absence, is served
+	// instead of what the sources sent.
+	FreezeFact FactKind = "freeze"
+	PinnedFact FactKind = "pinned"
+	// HistoryFact: since when the former contents of the type are kept.
+	HistoryFact FactKind = "history"
 )
 
 // yes is the value of a fact that has no other. suspectVersion precedes the version of a suspect,
@@ -69,10 +76,12 @@ type Batch struct {
 	Resources []Saved
 	// Facts has values; "" means that the fact must be deleted.
 	Facts map[Fact]string
+	// Versions are former contents.
+	Versions []SavedVersion
 }
 
 // Empty reports whether there is nothing to write.
-func (b Batch) Empty() bool { return len(b.Resources)+len(b.Facts) == 0 }
+func (b Batch) Empty() bool { return len(b.Resources)+len(b.Facts)+len(b.Versions) == 0 }
 
 // Journal returns what of the cache should be on disk, as changes since the last call. A slow disk
 // costs a set of names: what changes twice is written once. One goroutine at a time calls Take or
@@ -87,6 +96,8 @@ type Journal struct {
 	dirty   map[Fact]struct{}    // facts that may differ from the disk
 	facts   map[Fact]string      // the facts on disk
 	removed map[xds.Key]*onDisk  // what the disk has of names without an entry
+	// versions has the former contents that may differ from the disk.
+	versions map[archive.ID]struct{}
 	// all is what All returned while it is being written; nil otherwise.
 	all *rewriting
 	// An upstream ACK waits here until the contents that clients ACKed are on disk: waiting has those
@@ -101,9 +112,10 @@ type rewriting struct {
 	entries []rewritten
 	removed map[xds.Key]*onDisk
 	facts   map[Fact]string
-	// names and dirty are those of the Journal when All was called.
-	names map[xds.Key]struct{}
-	dirty map[Fact]struct{}
+	// names, dirty and versions are those of the Journal when All was called.
+	names    map[xds.Key]struct{}
+	dirty    map[Fact]struct{}
+	versions map[archive.ID]struct{}
 }
 
 type rewritten struct {
@@ -122,7 +134,7 @@ func (c *Cache) Journal(changed chan<- struct{}, durable bool) *Journal {
 	c.journal = &Journal{
 		c: c, changed: changed, broken: !durable,
 		names: make(map[xds.Key]struct{}), dirty: make(map[Fact]struct{}),
-		facts: make(map[Fact]string), removed: make(map[xds.Key]*onDisk),
+		facts: make(map[Fact]string), removed: make(map[xds.Key]*onDisk), versions: make(map[archive.ID]struct{}),
 	}
 	return c.journal
 }
@@ -163,7 +175,7 @@ func (c *Cache) afterWrite(acks []func()) []func() {
 	if j == nil || len(acks) == 0 {
 		return acks
 	}
-	unwritten := len(j.names)+len(j.dirty) > 0
+	unwritten := len(j.names)+len(j.dirty) > 0 // former contents need not be written before an ACK
 	switch {
 	case j.broken, !unwritten && !j.busy, len(j.waiting)+len(j.writing) > maxWaiting:
 		return acks
@@ -201,6 +213,7 @@ func (j *Journal) Take() Batch {
 		}
 	}
 	xds.ResetNames(&j.dirty)
+	b.Versions = j.takeVersions()
 	return b
 }
 
@@ -222,10 +235,10 @@ func (j *Journal) All() Batch {
 	}
 	all := &rewriting{
 		entries: make([]rewritten, 0, size), removed: make(map[xds.Key]*onDisk), facts: j.c.allFacts(),
-		names: j.names, dirty: j.dirty,
+		names: j.names, dirty: j.dirty, versions: j.versions,
 	}
-	j.names, j.dirty, j.all = make(map[xds.Key]struct{}), make(map[Fact]struct{}), all
-	b := Batch{Resources: make([]Saved, 0, size), Facts: all.facts}
+	j.names, j.dirty, j.versions, j.all = make(map[xds.Key]struct{}), make(map[Fact]struct{}), make(map[archive.ID]struct{}), all
+	b := Batch{Resources: make([]Saved, 0, size), Facts: all.facts, Versions: j.c.allVersions()}
 	for t, name := range j.c.names {
 		s, want := j.c.saved(t, name)
 		if s.empty() {
@@ -265,6 +278,7 @@ func (j *Journal) finishRewrite(written bool) {
 	if !written {
 		maps.Copy(j.names, all.names)
 		maps.Copy(j.dirty, all.dirty)
+		maps.Copy(j.versions, all.versions)
 		return
 	}
 	j.facts, j.removed = all.facts, all.removed
@@ -295,6 +309,14 @@ func (j *Journal) Saved() (saved []Saved, facts map[Fact]string) {
 	return saved, j.c.allFacts()
 }
 
+// SavedVersions returns the former contents that should be on disk, in the form of RestoreVersions'
+// argument.
+func (j *Journal) SavedVersions() []SavedVersion {
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
+	return j.c.allVersions()
+}
+
 // names yields the names that may have something to save.
 func (c *Cache) names(yield func(t *table, name string) bool) {
 	for _, t := range c.tables {
@@ -304,9 +326,14 @@ func (c *Cache) names(yield func(t *table, name string) bool) {
 			}
 		}
 		for name := range t.removed {
-			if t.Entry(name) == nil && !yield(t, name) {
+			if t.Entry(name) == nil && c.pins.Of(t.key(name)) == nil && !yield(t, name) {
 				return
 			}
+		}
+	}
+	for k := range c.pins.All() {
+		if t := c.tables[k.Type]; t.Entry(k.Name) == nil && !yield(t, k.Name) {
+			return
 		}
 	}
 }
@@ -314,7 +341,11 @@ func (c *Cache) names(yield func(t *table, name string) bool) {
 // saved returns what should be on disk for a name, in both forms.
 func (c *Cache) saved(t *table, name string) (Saved, *onDisk) {
 	want := &onDisk{}
+	pin := c.pins.Of(t.key(name))
 	switch e := t.Entry(name); {
+	case pin != nil && pin.Absent():
+	case pin != nil:
+		want.Saved = pin.Save()
 	case e == nil:
 		want.Previous = t.removed.Stable(name)
 	case !e.IsLocal(): // the maker of a local resource stores what it needs
@@ -348,7 +379,7 @@ func (j *Journal) resource(k xds.Key) (s Saved, differs bool) {
 	switch {
 	case e != nil:
 		e.OnDisk = want
-	case want != nil && want.Previous != nil:
+	case want != nil && (want.Previous != nil || want.Content != nil):
 		j.removed[k] = want
 	}
 	s.ContentKnown, s.PreviousKnown = wasReturned(disk, s.Content), wasReturned(disk, s.Previous)
@@ -408,6 +439,13 @@ func (c *Cache) allFacts() map[Fact]string {
 		}
 		add(KnownFact, url, "")
 	}
+	for url := range c.archive.Types() {
+		add(HistoryFact, url, "")
+	}
+	for k := range c.pins.All() {
+		add(PinnedFact, k.Type, k.Name)
+	}
+	add(FreezeFact, "", "")
 	add(AccidentFact, "", "")
 	add(FallbackFact, "", "")
 	for k := range c.fallback.Suspects() {
@@ -429,6 +467,14 @@ func (c *Cache) fact(f Fact) string {
 		}
 	case AccidentFact:
 		return formatTimes(c.guard.Since(), time.Time{})
+	case FreezeFact:
+		return c.frozen.Format()
+	case PinnedFact:
+		return c.pinValue(k)
+	case HistoryFact:
+		if at := c.archive.Began(f.Type); !at.IsZero() {
+			return at.UTC().Format(time.RFC3339Nano)
+		}
 	case DeferredFact:
 		holds, _ = c.guard.Deferred(k)
 	case MaybeHeldFact:

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/freeze"
 	"github.com/holdfast-xds/holdfast/agent/cache/history"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -17,7 +18,11 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	pinned := make(map[xds.Key]string)
 	for f, value := range facts {
+		if f.Kind == PinnedFact {
+			pinned[xds.Key{Type: f.Type, Name: f.Name}] = value
+		}
 		c.restoreFact(f, value, now)
 	}
 	c.growTables(saved)
@@ -31,6 +36,7 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 	for _, s := range saved {
 		c.restoreResource(s, now)
 	}
+	c.restorePins(saved, pinned, now)
 	// A suspect that no client had ACKed is not on disk. It stays a suspect, because the control
 	// plane is about to send it again.
 	c.fallback.FinishRestore(func(k xds.Key) bool {
@@ -76,6 +82,18 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 		since, _ := parseTimes(value)
 		c.guard.RestoreAccident(since, now)
 		return
+	case FreezeFact:
+		if c.frozen == nil {
+			c.frozen = freeze.Parse(value)
+		}
+		return
+	case HistoryFact:
+		if at, err := time.Parse(time.RFC3339Nano, value); err == nil {
+			c.archive.Begin(f.Type, at)
+		}
+		return
+	case PinnedFact:
+		return // restorePins needs the resources
 	}
 	t, k := c.table(f.Type), xds.Key{Type: f.Type, Name: f.Name}
 	switch f.Kind {
@@ -107,13 +125,10 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 
 func (c *Cache) restoreResource(s Saved, now time.Time) {
 	t := c.table(s.Type)
-	source := c.sources.id(s.Source)
-	h := history.Saved{Content: s.Content, Previous: s.Previous, Source: source, Acked: s.Accepted, Stable: s.Stable}
-	disk := &onDisk{Saved: h, Restored: true}
+	disk := &onDisk{Saved: c.asHistory(s), Restored: true}
 	e := t.Entry(s.Name)
-	expired := s.Content != nil && !s.Content.Deadline().IsZero() && !s.Content.Deadline().After(now)
 	local := c.local(t.key(s.Name)) // it may not have been when it was written
-	if e != nil || s.Content == nil || expired || local || !c.guard.Active() && t.WasRemoved(s.Name) {
+	if e != nil || s.Content == nil || expired(s.Content, now) || local || !c.guard.Active() && t.WasRemoved(s.Name) {
 		if e != nil {
 			e.OnDisk = disk
 		} else if c.journal != nil {
@@ -125,20 +140,37 @@ func (c *Cache) restoreResource(s Saved, now time.Time) {
 		}
 		return
 	}
+	h := c.restoredHistory(s, now)
+	t.Restore(h, disk)
+	c.trackDeadline(h.Current())
+}
+
+// expired reports whether the TTL of a content has ended.
+func expired(r *xds.Resource, now time.Time) bool {
+	return !r.Deadline().IsZero() && !r.Deadline().After(now)
+}
+
+// asHistory returns what was on disk in the form of the histories.
+func (c *Cache) asHistory(s Saved) history.Saved {
+	return history.Saved{Content: s.Content, Previous: s.Previous, Source: c.sources.id(s.Source), Acked: s.Accepted, Stable: s.Stable}
+}
+
+// restoredHistory returns the history of a content that was on disk.
+func (c *Cache) restoredHistory(s Saved, now time.Time) history.History {
+	h := c.asHistory(s)
 	r := c.applyTTLPolicy(s.Content)
 	if !r.Deadline().IsZero() {
 		// A time from disk has no monotonic clock reading: now has one.
 		r = r.WithLifetime(r.TTL(), now.Add(min(r.Deadline().Sub(now), r.TTL())))
 	}
 	h.Content = r
-	if source == history.Local {
+	if h.Source == history.Local {
 		h.Source = history.Unknown // the agent does not make it any more
 	}
-	if !xds.Info(t.URL).FallBack {
+	if !xds.Info(s.Type).FallBack {
 		h.Stable, h.Previous = false, nil
 	}
-	t.Restore(history.Restored(h), disk)
-	c.trackDeadline(r)
+	return history.Restored(h)
 }
 
 // restoredUnconfirmed returns the full-state resources that were restored after a source had begun

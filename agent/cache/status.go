@@ -68,7 +68,8 @@ func (c *Cache) concerns(t *table, name string) bool {
 // ResourceStatus is the status of one name.
 type ResourceStatus struct {
 	Name string
-	// Item is empty if only an error is known of the name.
+	// Item is what the sources sent. It is empty if only an error is known of the name, or if they
+	// removed the name and that is frozen.
 	xds.Item
 	Source string
 	// Reason is why clients NACKed Current; "" if they did not.
@@ -80,6 +81,9 @@ type ResourceStatus struct {
 	// Restored says that it is from disk and that no source has confirmed it since, and
 	// RemovalHeldBack that a source removed it and the guard holds that back.
 	Restored, RemovalHeldBack bool
+	// Frozen says that because of a freeze Served is served, nil for nothing, and not Item.
+	Frozen bool
+	Served *xds.Resource
 }
 
 // Resources returns the status of all resources of a type, and of the names of which only an error
@@ -91,13 +95,24 @@ func (c *Cache) Resources(typeURL string) []ResourceStatus {
 	out := make([]ResourceStatus, 0, t.Len())
 	for name, e := range t.All() {
 		_, heldBack := c.guard.Deferred(xds.Key{Type: typeURL, Name: name})
-		out = append(out, ResourceStatus{
+		s := ResourceStatus{
 			Name: name, Item: e.Item(), Source: c.sources.name(e.Source()), Reason: e.Reason(), Err: t.errors[name],
 			Changed: e.Changed(), Restored: e.Restored(), RemovalHeldBack: heldBack,
+		}
+		if pin := c.pins.Of(t.key(name)); pin != nil && !t.Hidden(e) && !sameVersion(pin.Sent(), e.Current()) {
+			s.Frozen, s.Served = true, pin.Sent()
+		}
+		out = append(out, s)
+	}
+	for item := range c.servedPins(t) {
+		pin := c.pins.Of(t.key(item.Current.Name))
+		out = append(out, ResourceStatus{
+			Name: item.Current.Name, Source: c.sources.name(pin.Source()), Reason: pin.Reason(), Err: t.errors[item.Current.Name],
+			Frozen: true, Served: pin.Sent(),
 		})
 	}
 	for name, err := range t.errors {
-		if t.Entry(name) == nil && c.concerns(t, name) {
+		if t.Entry(name) == nil && c.concerns(t, name) && (c.pins.Of(t.key(name)) == nil || c.pins.Of(t.key(name)).Absent()) {
 			out = append(out, ResourceStatus{Name: name, Err: err})
 		}
 	}

@@ -160,8 +160,8 @@ func (c *Cache) updateLRU(t *table, name string, e *entry) {
 		return
 	}
 	c.subscribeEndpoints(e, nil)
-	if !c.guard.Since().IsZero() {
-		return // a resource that is held back may refer to it; endAccident adds it
+	if !c.guard.Since().IsZero() || c.frozen != nil {
+		return // a resource that is held back or frozen may refer to it; endAccident or Unfreeze adds it
 	}
 	c.unreferenced.Add(k, struct{}{})
 }
@@ -303,10 +303,10 @@ func (c *Cache) Run(ctx context.Context) error {
 
 // expireLeases ends the leases, and the uncertainty about disconnected clients, that are due, and
 // returns when the next is; the zero time for none. Without an upstream none ends (I11). Nor does
-// one end while removals are held back: an Envoy that restarts needs what the resources that are
-// held back refer to.
+// one end while removals are held back or something is frozen: an Envoy that restarts needs what the
+// resources that are held back refer to.
 func (c *Cache) expireLeases(now time.Time) (next time.Time) {
-	if c.connected.IsZero() || !c.guard.Since().IsZero() {
+	if c.connected.IsZero() || !c.guard.Since().IsZero() || c.frozen != nil {
 		return time.Time{}
 	}
 	return wake.Earliest(c.union.Expire(now), c.uncertain.Expire(now))

@@ -258,7 +258,7 @@ func (s Snapshot) Lookup(typeURL, name string) xds.Item {
 	if e := t.Find(name); e != nil {
 		return s.c.served(t, e)
 	}
-	if item := s.c.servedRemoved(t, name); item.Current != nil {
+	if item := s.c.servedRemoved(t, name); item.Current != nil || item.NotFound {
 		return item
 	}
 	return xds.Item{NotFound: t.NotFound(name)}
@@ -281,11 +281,18 @@ func (s Snapshot) All(typeURL string) iter.Seq[xds.Item] {
 				return
 			}
 		}
-		if !s.c.fallback.Active() {
-			return
+		if s.c.fallback.Active() {
+			for name := range t.removed {
+				if !s.c.fallback.HoldsBack(t.key(name)) {
+					continue
+				}
+				if item := s.c.servedRemoved(t, name); item.Current != nil && !yield(item) {
+					return
+				}
+			}
 		}
-		for name := range t.removed {
-			if item := s.c.servedRemoved(t, name); item.Current != nil && !yield(item) {
+		for item := range s.c.servedPins(t) {
+			if !yield(item) {
 				return
 			}
 		}
@@ -295,7 +302,7 @@ func (s Snapshot) All(typeURL string) iter.Seq[xds.Item] {
 // Count returns the maximum number of resources that All yields.
 func (s Snapshot) Count(typeURL string) int {
 	t := s.table(typeURL)
-	return t.Len() + len(t.removed)
+	return t.Len() + len(t.removed) + s.c.pins.Count(t.URL)
 }
 
 // Collection yields the members of a glob collection, in no order.
@@ -304,6 +311,11 @@ func (s Snapshot) Collection(typeURL, glob string) iter.Seq[xds.Item] {
 		t := s.table(typeURL)
 		for _, e := range t.Collection(glob) {
 			if item := s.c.served(t, e); item.Current != nil && !yield(item) {
+				return
+			}
+		}
+		for item := range s.c.servedPins(t) {
+			if xds.CollectionOf(item.Current.Name) == glob && !yield(item) {
 				return
 			}
 		}
@@ -384,7 +396,15 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 	ch := &changes{table: t}
 	for _, r := range accepted {
 		w.confirmHeld(t, r.Name)
+		if pin := c.pins.Of(t.key(r.Name)); pin != nil {
+			w.ackPinned(t, pin, r, ch)
+			continue
+		}
 		e := t.Entry(r.Name)
+		var before *xds.Resource
+		if e != nil {
+			before = e.Acked()
+		}
 		switch {
 		case e == nil:
 			w.beginProbation(t, r)
@@ -394,6 +414,9 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 			continue // an ACK of the stable version that was served instead
 		case e.Ack(r):
 			ch.add(r.Name, e.Current())
+		}
+		if !e.IsLocal() {
+			c.accepted(t, r.Name, before, e.Acked())
 		}
 		c.persist(t, r.Name)
 		switch {
@@ -431,8 +454,8 @@ func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *x
 	t := c.table(typeURL)
 	for _, r := range suspects {
 		w.mayHold(t, r.Name)
-		if e := t.Entry(r.Name); e != nil {
-			e.Suspect(r.Version)
+		if h := c.history(t, r.Name); h != nil {
+			h.Suspect(r.Version)
 		}
 	}
 	if rejected != nil {
@@ -458,7 +481,7 @@ func (w *Watch) mayHold(t *table, name string) {
 
 // nack records the NACK of the only resource of a response.
 func (c *Cache) nack(t *table, r *xds.Resource, reason string, ch *changes) {
-	if e := t.Entry(r.Name); e != nil && e.Nack(r.Version, reason) {
+	if h := c.history(t, r.Name); h != nil && h.Nack(r.Version, reason) {
 		t.nacks++
 		c.persist(t, r.Name)
 		ch.retry = true

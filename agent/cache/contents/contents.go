@@ -197,6 +197,7 @@ type PutResult struct {
 	// Old is the former newest content, nil for none. WasRestored and WasNackedOrSuspect are what
 	// Restored and NackedOrSuspect returned before.
 	Old                             *xds.Resource
+	OldAcked                        *xds.Resource // the former ACKed content, nil for none
 	WasRestored, WasNackedOrSuspect bool
 	Change                          history.Change
 	// DiskDiffers says that something changed that is kept on disk.
@@ -235,7 +236,7 @@ func (t *Type) Put(r *xds.Resource, from Origin, stable *xds.Resource) PutResult
 		t.contents.Bytes -= size(e.Current())
 	}
 	t.contents.Bytes += size(r)
-	p := PutResult{Entry: e, Old: e.Current(), WasRestored: e.restored, WasNackedOrSuspect: e.NackedOrSuspect()}
+	p := PutResult{Entry: e, Old: e.Current(), OldAcked: e.Acked(), WasRestored: e.restored, WasNackedOrSuspect: e.NackedOrSuspect()}
 	e.KeepUnsubscribed, e.restored, e.update = from.KeepUnsubscribed, false, t.updates
 	if p.Change, p.DiskDiffers = e.Put(r, from.Source); p.Change == history.ContentChanged {
 		e.changed = uint32(time.Now().Unix())

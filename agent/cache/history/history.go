@@ -14,6 +14,8 @@
 package history
 
 import (
+	"maps"
+
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -50,6 +52,13 @@ func Restored(s Saved) History {
 		h.stable = s.Content
 	}
 	return h
+}
+
+// Clone returns a copy that does not change with the original.
+func (h *History) Clone() History {
+	out := *h
+	out.reasons = maps.Clone(h.reasons)
+	return out
 }
 
 // Current returns the newest content, nil only of the zero value.

@@ -1,0 +1,144 @@
+package cache
+
+import (
+	"time"
+
+	"github.com/holdfast-xds/holdfast/agent/cache/archive"
+	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// accepted records that the accepted content of a name was one and is another now; nil for none. While
+// the name is pinned only the pin counts.
+func (c *Cache) accepted(t *table, name string, was, is *xds.Resource) {
+	if !c.archive.Enabled() || sameVersion(was, is) {
+		return
+	}
+	k := t.key(name)
+	if pin := c.pins.Of(k); pin != nil && pin.Acked() != is {
+		return
+	}
+	c.recordAccepted(k, was, is)
+}
+
+func (c *Cache) recordAccepted(k xds.Key, was, is *xds.Resource) {
+	if !sameVersion(was, is) {
+		c.archive.Replaced(k, was, time.Now())
+	}
+}
+
+// archiveChanged is called for each record of the archive that must be written or deleted.
+func (c *Cache) archiveChanged(id archive.ID) {
+	j := c.journal
+	switch {
+	case j == nil:
+	case id.Name == "" && id.Until.IsZero():
+		c.persistFact(HistoryFact, id.Key)
+	case !j.broken || j.all != nil: // otherwise everything is written again
+		j.versions[id] = struct{}{}
+		wake.Signal(j.changed)
+	}
+}
+
+// SavedVersion is a former content of a name that should be, or was, on disk.
+type SavedVersion struct {
+	Type, Name string
+	archive.Record
+	// Deleted says that it should not be on disk any more.
+	Deleted bool
+}
+
+// takeVersions returns the former contents that changed since the last call.
+func (j *Journal) takeVersions() (out []SavedVersion) {
+	for id := range j.versions {
+		r, ok := j.c.archive.Record(id)
+		r.Until = id.Until
+		out = append(out, SavedVersion{Type: id.Type, Name: id.Name, Record: r, Deleted: !ok})
+	}
+	clear(j.versions)
+	return out
+}
+
+// allVersions returns all former contents.
+func (c *Cache) allVersions() (out []SavedVersion) {
+	for id, r := range c.archive.All() {
+		out = append(out, SavedVersion{Type: id.Type, Name: id.Name, Record: r})
+	}
+	return out
+}
+
+// RestoreVersions restores the former contents that were on disk. It is called once at most.
+func (c *Cache) RestoreVersions(saved []SavedVersion) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	stored := make([]archive.Stored, 0, len(saved))
+	for _, s := range saved {
+		stored = append(stored, archive.Stored{Key: xds.Key{Type: s.Type, Name: s.Name}, Record: s.Record})
+	}
+	c.archive.Restore(nil, stored)
+}
+
+// Versions returns what the accepted content of a name was, the oldest first, and is; the last one has
+// no Until. began is since when the contents of the type are recorded; the zero time for not at all.
+func (c *Cache) Versions(typeURL, name string) (versions []archive.Record, began time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.versions(xds.Key{Type: typeURL, Name: name}), c.archive.Began(typeURL)
+}
+
+func (c *Cache) versions(k xds.Key) []archive.Record {
+	records := c.archive.Records(k)
+	out := append(make([]archive.Record, 0, len(records)+1), records...)
+	var present archive.Record
+	if n := len(records); n > 0 {
+		present.From = records[n-1].Until
+	}
+	if h := c.history(c.existing(k.Type), k.Name); h != nil && h.Acked() != nil {
+		present.Version, present.Resource = h.Acked().Version, h.Acked()
+	}
+	if len(out) == 0 && present.Absent() {
+		return nil
+	}
+	return append(out, present)
+}
+
+// Changed returns the names whose accepted content changed at or after a time; the zero time for all
+// that are recorded.
+func (c *Cache) Changed(since time.Time) (names []xds.Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k := range c.archive.Names() {
+		if records := c.archive.Records(k); !records[len(records)-1].Until.Before(since) {
+			names = append(names, k)
+		}
+	}
+	return names
+}
+
+// At returns what the accepted content of a name was at a time; nil for none. known is false if that is
+// not known, or not kept.
+func (c *Cache) At(typeURL, name string, at time.Time) (r *xds.Resource, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at(xds.Key{Type: typeURL, Name: name}, at)
+}
+
+func (c *Cache) at(k xds.Key, at time.Time) (r *xds.Resource, known bool) {
+	switch record, state := c.archive.At(k, at); state {
+	case archive.Unknown:
+		return nil, false
+	case archive.Found:
+		return record.Resource, true
+	}
+	if h := c.history(c.existing(k.Type), k.Name); h != nil {
+		return h.Acked(), true
+	}
+	return nil, true
+}
+
+// HistoryBytes returns what the former contents take in memory, about.
+func (c *Cache) HistoryBytes() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.archive.Bytes()
+}

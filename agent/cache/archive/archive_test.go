@@ -1,0 +1,228 @@
+package archive
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// after is so many minutes after the start.
+func after(minutes int) time.Time { return start.Add(time.Duration(minutes) * time.Minute) }
+
+var a = xds.Key{Type: xds.ClusterType, Name: "a"}
+
+func res(k xds.Key, version string, size int) *xds.Resource {
+	return &xds.Resource{Type: k.Type, Name: k.Name, Version: version, Body: &anypb.Any{Value: make([]byte, size)}}
+}
+
+// at returns the version of a name at a time: "" if it had none, "now" if the present one was accepted
+// then, "?" if it is not known.
+func at(ar *Archive, k xds.Key, when time.Time) string {
+	switch r, state := ar.At(k, when); state {
+	case Present:
+		return "now"
+	case Unknown:
+		return "?"
+	default:
+		return r.Version
+	}
+}
+
+func TestWhatANameWasAtATime(t *testing.T) {
+	ar := New(1<<20, nil)
+	ar.Begin(a.Type, start)
+	ar.Replaced(a, nil, after(10))             // it came at 10
+	ar.Replaced(a, res(a, "1", 10), after(20)) // was replaced at 20
+	ar.Replaced(a, res(a, "2", 10), after(30)) // and removed at 30
+	ar.Replaced(a, nil, after(40))             // and is there again since 40
+	ar.Replaced(a, res(a, "1", 10), after(50)) // and changed once more
+	for minute, want := range map[int]string{-1: "?", 0: "", 9: "", 10: "1", 19: "1", 20: "2", 30: "", 40: "1", 50: "now", 60: "now"} {
+		if got := at(ar, a, after(minute)); got != want {
+			t.Errorf("minute %d: %q, want %q", minute, got, want)
+		}
+	}
+	if r := ar.Records(a); r[1].Resource != r[4].Resource {
+		t.Error("a content that came twice is in memory twice")
+	}
+}
+
+// Clients accept the first configuration in several responses: a rollback to a moment between them makes
+// no sense, and the names of a large mesh would take memory for nothing.
+func TestTheFirstContentsOfATypeLeaveNoRecord(t *testing.T) {
+	ar := New(1<<20, nil)
+	for i := range 100 {
+		ar.Replaced(xds.Key{Type: xds.ClusterType, Name: fmt.Sprint(i)}, nil, start.Add(time.Duration(i)*10*time.Millisecond))
+	}
+	if ar.Bytes() != 0 || at(ar, xds.Key{Type: xds.ClusterType, Name: "99"}, after(1)) != "now" {
+		t.Errorf("%d bytes", ar.Bytes())
+	}
+	ar.Replaced(a, nil, start.Add(Settle))
+	if at(ar, a, start.Add(Settle-1)) != "" {
+		t.Error("a later name is not recorded")
+	}
+}
+
+func TestTheOldestContentsAreDropped(t *testing.T) {
+	ar := New(1<<20, nil)
+	ar.Begin(a.Type, start)
+	for i := range MaxVersions + 3 {
+		ar.Replaced(a, res(a, fmt.Sprint(i), 10), after(10*i+10))
+	}
+	if at(ar, a, after(29)) != "?" || at(ar, a, after(30)) != "3" || at(ar, a, after(31)) != "3" {
+		t.Errorf("%q %q %q", at(ar, a, after(29)), at(ar, a, after(30)), at(ar, a, after(31)))
+	}
+}
+
+func TestSecretsAreNotKept(t *testing.T) {
+	ar := New(1<<20, nil)
+	k := xds.Key{Type: xds.SecretType, Name: "cert"}
+	ar.Begin(k.Type, start)
+	ar.Replaced(k, res(k, "1", 10), after(10))
+	if r := ar.Records(k); len(r) != 1 || r[0].Resource != nil || r[0].Version != "1" {
+		t.Errorf("%+v", r)
+	}
+	if at(ar, k, after(5)) != "?" || at(ar, k, after(10)) != "now" {
+		t.Error("its time is not known")
+	}
+}
+
+func TestWithoutBytesNothingIsKept(t *testing.T) {
+	ar := New(0, func(ID) { t.Error("something is to be written") })
+	ar.Replaced(a, res(a, "1", 10), after(10))
+	if at(ar, a, after(20)) != "?" || ar.Bytes() != 0 {
+		t.Error("something is kept")
+	}
+}
+
+// Endpoints change all the time.
+func TestEndpointsDropNothingElse(t *testing.T) {
+	ar := New(40_000, nil)
+	ar.Replaced(a, res(a, "1", 1000), after(20))
+	for i := range 1000 {
+		k := xds.Key{Type: xds.EndpointType, Name: fmt.Sprint(i % 50)}
+		ar.Replaced(k, res(k, fmt.Sprint(i), 1000), after(30+i))
+	}
+	if at(ar, a, after(20).Add(-1)) != "?" || ar.Records(a)[0].Resource == nil {
+		t.Error("the cluster is not kept")
+	}
+	if ar.pools[1].bytes > 10_000 {
+		t.Errorf("endpoints take %d bytes", ar.pools[1].bytes)
+	}
+}
+
+// FuzzArchive compares the archive with a list of everything that ever was. What it says is true, it
+// never takes more than its bytes, and it is the same after a restart.
+func FuzzArchive(f *testing.F) {
+	f.Add(uint64(1), 200)
+	f.Add(uint64(2), 20_000)
+	f.Add(uint64(3), 3_000)
+	f.Fuzz(func(t *testing.T, seed uint64, limit int) {
+		if limit < 0 || limit > 1<<20 {
+			return
+		}
+		random := rand.New(rand.NewPCG(seed, 0))
+		disk := make(map[ID]Record)
+		began := make(map[string]time.Time)
+		var ar *Archive
+		changed := func(id ID) {
+			if id.Name == "" {
+				began[id.Type] = ar.Began(id.Type)
+			} else if r, ok := ar.Record(id); ok {
+				disk[id] = r
+			} else {
+				delete(disk, id)
+			}
+		}
+		ar = New(int64(limit), changed)
+		type change struct {
+			at      time.Time
+			version string // since then
+		}
+		truth := make(map[xds.Key][]change)
+		keys := []xds.Key{a, {Type: xds.ClusterType, Name: "b"}, {Type: xds.RouteType, Name: "r"}, {Type: xds.EndpointType, Name: "e"}, {Type: xds.SecretType, Name: "s"}}
+		present := func(k xds.Key) string {
+			if all := truth[k]; len(all) > 0 {
+				return all[len(all)-1].version
+			}
+			return ""
+		}
+		check := func(now int) {
+			for _, k := range keys {
+				for minute := range now + 1 {
+					want := ""
+					for _, ch := range truth[k] {
+						if !ch.at.After(after(minute)) {
+							want = ch.version
+						}
+					}
+					got := at(ar, k, after(minute))
+					if got == "now" {
+						got = present(k)
+					}
+					if got != "?" && got != want {
+						t.Fatalf("%s %s at %d is %q, want %q: %+v", xds.Short(k.Type), k.Name, minute, got, want, ar.Records(k))
+					}
+				}
+			}
+			if ar.Bytes() > int64(limit) {
+				t.Fatalf("%d bytes, want at most %d", ar.Bytes(), limit)
+			}
+			held := make(map[ID]Record)
+			for id, r := range ar.All() {
+				held[id] = r
+			}
+			if len(held) != len(disk) {
+				t.Fatalf("%d records, and %d on disk", len(held), len(disk))
+			}
+		}
+		minute := 0
+		for range 120 {
+			minute += 1 + random.IntN(3)
+			k := keys[random.IntN(len(keys))]
+			was := present(k)
+			is := []string{"", "1", "2", "3", fmt.Sprint(minute)}[random.IntN(5)]
+			if is == was {
+				continue
+			}
+			var r *xds.Resource
+			if was != "" {
+				r = res(k, was, 100*len(was))
+			}
+			ar.Replaced(k, r, after(minute))
+			truth[k] = append(truth[k], change{after(minute), is})
+			if random.IntN(20) == 0 {
+				var stored []Stored
+				for id, r := range disk {
+					stored = append(stored, Stored{id.Key, r})
+				}
+				ar = New(int64(limit), changed)
+				ar.Restore(began, stored)
+			}
+		}
+		check(minute)
+	})
+}
+
+func TestRecordsOfBeforeARestartComeFirst(t *testing.T) {
+	ar := New(1<<20, nil)
+	ar.Replaced(a, res(a, "3", 10), after(30))
+	ar.Restore(map[string]time.Time{a.Type: start}, []Stored{
+		{a, Record{From: after(10), Until: after(20), Version: "2", Resource: res(a, "2", 10)}},
+		{a, Record{Until: after(10), Version: "1", Resource: res(a, "1", 10)}},
+	})
+	var got []string
+	for _, r := range ar.Records(a) {
+		got = append(got, r.Version)
+	}
+	if !slices.Equal(got, []string{"1", "2", "3"}) || at(ar, a, after(5)) != "1" || at(ar, a, after(25)) != "3" {
+		t.Errorf("%q", got)
+	}
+}

@@ -192,6 +192,7 @@ func (a *Agent) newSurface(quit func()) *admin.Server {
 	conf := a.cfg.Admin
 	conf.State, conf.Metrics, conf.Log = a, a.metrics, a.cfg.Log
 	conf.Quit, conf.Takeover = quit, a.Handover
+	conf.Changes, conf.Histories = a, a
 	conf.Actions = map[string]func(context.Context) error{
 		"drain":       a.Drain,
 		"undrain":     a.Undrain,

@@ -42,6 +42,7 @@ const (
 	minDormant = 8
 	// These approximate the memory of a resource and of a group without the bodies.
 	dormantResource = 800
+	dormantVersion  = 300
 	dormantGroup    = 64 << 10
 )
 
@@ -101,12 +102,13 @@ type savedGroup struct {
 	// live is the group, nil while it is dormant; journal is that of its cache.
 	live    *group.Member
 	journal *cache.Journal
-	// saved, facts and contact are the state of a dormant group.
-	saved   []cache.Saved
-	facts   map[cache.Fact]string
-	contact time.Time
-	pending []store.Record // of a closed group, not written yet
-	written time.Time      // the last contact on disk
+	// saved, facts, versions and contact are the state of a dormant group.
+	saved    []cache.Saved
+	facts    map[cache.Fact]string
+	versions []cache.SavedVersion
+	contact  time.Time
+	pending  []store.Record // of a closed group, not written yet
+	written  time.Time      // the last contact on disk
 }
 
 func newKeeper(d disk, encrypted bool, log *slog.Logger) *keeper {
@@ -212,6 +214,12 @@ func (k *keeper) load(loaded *store.Loaded) {
 		return g
 	}
 	for key, e := range loaded.Entries {
+		if name, until, ok := historyOf(key.Group); ok {
+			if v, ok := parseVersion(key, until, e); ok {
+				group(name).versions = append(group(name).versions, v)
+			}
+			continue
+		}
 		if loaded.Damaged {
 			// Newer records may be missing. Without a source, the control plane sends the
 			// resource again, or reports that it does not exist.
@@ -224,6 +232,12 @@ func (k *keeper) load(loaded *store.Loaded) {
 		})
 	}
 	for key, value := range loaded.Notes {
+		if name, until, ok := historyOf(key.Group); ok {
+			if v, ok := parseVersionNote(key.Name, until, value); ok {
+				group(name).versions = append(group(name).versions, v)
+			}
+			continue
+		}
 		g := group(key.Group)
 		if key.Name == contactNote {
 			g.contact, _ = time.Parse(time.RFC3339, value)
@@ -244,6 +258,7 @@ func (k *keeper) load(loaded *store.Loaded) {
 			k.groups[name] = g
 		case there.live != nil:
 			there.live.Cache().Restore(g.saved, g.facts)
+			there.live.Cache().RestoreVersions(g.versions)
 		default: // the group was created and closed before the state was read, and is newer
 		}
 	}
@@ -299,6 +314,12 @@ func (g *savedGroup) size() int {
 	for f, value := range g.facts {
 		size += len(f.Name) + len(value)
 	}
+	for _, v := range g.versions {
+		size += dormantVersion + len(v.Name)
+		if v.Resource != nil {
+			size += len(v.Resource.Body.GetValue())
+		}
+	}
 	return size
 }
 
@@ -317,10 +338,11 @@ func (k *keeper) adopt(m *group.Member, name string) {
 	}
 	g.live, g.journal = m, m.Cache().Journal(k.wake, k.opened && k.disk.Status().Durable)
 	m.Cache().Restore(g.saved, g.facts)
+	m.Cache().RestoreVersions(g.versions)
 	if !g.contact.IsZero() {
 		m.SetContact(g.contact)
 	}
-	g.saved, g.facts = nil, nil
+	g.saved, g.facts, g.versions = nil, nil, nil
 	wake.Signal(k.wake)
 }
 
@@ -337,6 +359,7 @@ func (k *keeper) leave(m *group.Member) {
 		left.pending = append(left.pending, contact(left))
 		left.written = left.contact
 		left.saved, left.facts = g.journal.Saved()
+		left.versions = g.journal.SavedVersions()
 		k.groups[name] = left
 		wake.Signal(k.wake)
 	}
@@ -472,7 +495,7 @@ func (k *keeper) rewrite() error {
 		replaced[name], g.pending = g.pending, nil
 		k.found(g)
 		if g.live == nil {
-			all = append(all, k.records(name, cache.Batch{Resources: g.saved, Facts: g.facts})...)
+			all = append(all, k.records(name, cache.Batch{Resources: g.saved, Facts: g.facts, Versions: g.versions})...)
 			all = append(all, contact(g))
 			continue
 		}
@@ -549,6 +572,7 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 	}
 	slices.SortStableFunc(out, inOrder)
 	out = append(out, notes...)
+	out = append(out, k.versions(group, b.Versions)...)
 	for f, value := range b.Facts {
 		out = append(out, store.Note{Key: store.NoteKey{Group: group, Name: factName(f)}, Value: value})
 	}
@@ -608,7 +632,8 @@ func parseFact(s string) (f cache.Fact, ok bool) {
 	}
 	typeURL, name, ok := strings.Cut(rest, " ")
 	switch f = (cache.Fact{Kind: cache.FactKind(kind), Type: typeURL, Name: name}); f.Kind {
-	case cache.SubscribedFact, cache.MaybeHeldFact, cache.KnownFact, cache.SuspectFact, cache.FallbackFact, cache.DeferredFact, cache.AccidentFact:
+	case cache.SubscribedFact, cache.MaybeHeldFact, cache.KnownFact, cache.SuspectFact, cache.FallbackFact, cache.DeferredFact, cache.AccidentFact,
+		cache.FreezeFact, cache.PinnedFact, cache.HistoryFact:
 		return f, ok
 	}
 	return f, false // of a later version

@@ -134,14 +134,15 @@ func (a *Agent) crashed(started time.Time) {
 	}
 }
 
-// Resume serves resources again that are held back because Envoy crashed with them.
+// Resume serves resources again that are held back because Envoy crashed with them, and those that are
+// frozen.
 func (a *Agent) Resume(context.Context) error {
 	held := false
 	for _, m := range a.groups.Members() {
-		held = m.Cache().Resume() || held
+		held = m.Resume() || held
 	}
 	if !held {
-		return errors.New("resume: nothing is held back")
+		return errors.New("resume: nothing is held back or frozen")
 	}
 	return nil
 }

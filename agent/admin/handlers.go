@@ -37,12 +37,20 @@ func (s *Server) full(unix bool) http.Handler {
 	mux.HandleFunc("GET /status.json", s.status)
 	mux.HandleFunc("GET /dump", s.dump)
 	mux.HandleFunc("GET /explain", s.explain)
+	if s.cfg.Histories != nil {
+		mux.HandleFunc("GET /history", s.history)
+		mux.HandleFunc("GET /content", s.content)
+	}
 	if !unix {
 		host, _, _ := net.SplitHostPort(s.cfg.Addr)
 		return webguard.Guard{Host: host}.Wrap(mux)
 	}
 	if s.cfg.Quit != nil {
 		mux.HandleFunc("POST /quit", s.quit)
+	}
+	if s.cfg.Changes != nil {
+		mux.HandleFunc("POST /freeze", s.freeze)
+		mux.HandleFunc("POST /rollback", s.rollback)
 	}
 	if s.cfg.LogLevel != nil {
 		mux.HandleFunc("POST /loglevel", s.logLevel)
@@ -141,7 +149,7 @@ func (s *Server) findDangling(groups []Group) {
 	type name struct{ group, cluster string }
 	clusters := make(map[name]bool)
 	for r := range s.cfg.State.Resources(Filter{Type: xds.ClusterType}) {
-		if r.Body != nil {
+		if r.served() != nil {
 			clusters[name{r.Group, r.Name}] = true
 		}
 	}
@@ -155,7 +163,7 @@ func (s *Server) findDangling(groups []Group) {
 				continue
 			}
 			for r := range s.cfg.State.Resources(Filter{Type: typeURL}) {
-				if r.Group != g.NodeID || r.Body == nil {
+				if r.Group != g.NodeID || r.served() == nil {
 					continue
 				}
 				seen := make(map[string]bool)
@@ -211,7 +219,7 @@ func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
 	st := s.snapshot()
 	st.Admin = s.cfg.Addr
 	_ = st.WriteText(&b) // a Builder returns no error
-	b.WriteString("\nMore: /livez /readyz?verbose /startupz /metrics /status.json /dump?type=CDS&name=NAME /explain?host=HOST&path=PATH\n")
+	b.WriteString("\nMore: /livez /readyz?verbose /startupz /metrics /status.json /dump?type=CDS&name=NAME /explain?host=HOST&path=PATH /history\n")
 	text(w, http.StatusOK, b.String())
 }
 

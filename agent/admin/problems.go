@@ -65,6 +65,9 @@ func (s Status) Problems() []Problem {
 			}
 			lines.warnIf(u.LastError != "" && !u.Connected, "upstream %s: %s, %s: %s", u.Name, since, plural(u.Attempts, "attempt"), u.LastError)
 		}
+		if g.Freeze != nil {
+			lines.warnIf(true, "node %q: %s", g.NodeID, g.Freeze.Line(s.Now, s.at()))
+		}
 		if g.Fallback != nil {
 			lines.add("node %q: %s", g.NodeID, g.Fallback.line(s.Now, s.at()))
 		}

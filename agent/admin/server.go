@@ -50,6 +50,9 @@ type Config struct {
 	// Actions are further actions, of POST /NAME on a Unix socket. They may take long; the answer
 	// contains their result.
 	Actions map[string]func(context.Context) error
+	// Changes and Histories are nil if there are none.
+	Changes   Changes
+	Histories Histories
 	// Takeover is called when another agent requests a takeover on a Unix socket; nil if there is
 	// none. If the takeover is possible, it calls admit once, and then owns the connection to the
 	// other agent, which has received the answer. An error before that call is the answer.
@@ -307,8 +310,20 @@ func (c Config) socket(path string) downstream.SocketConfig {
 	return downstream.SocketConfig{Path: path, Mode: 0o600}
 }
 
-// ownerKey is the key of a request's context for whether the client is the agent's own user or root.
-type ownerKey struct{}
+// ownerKey is the key of a request's context for whether the client is the agent's own user or root, and
+// uidKey for its uid, which is missing if the system does not identify clients.
+type (
+	ownerKey struct{}
+	uidKey   struct{}
+)
+
+// client describes who sent a request: "uid 0"; "" if that is not known.
+func client(r *http.Request) string {
+	if uid, ok := r.Context().Value(uidKey{}).(uint32); ok {
+		return fmt.Sprintf("uid %d", uid)
+	}
+	return ""
+}
 
 // withOwner records whether the client of a Unix socket is the agent's own user or root. If the
 // system does not identify clients, the permissions of the socket admit only its owner.
@@ -319,6 +334,9 @@ func withOwner(ctx context.Context, c net.Conn) context.Context {
 	}
 	uid, err := downstream.PeerUID(unix)
 	owner := err == nil && (uid == 0 || uid == uint32(os.Geteuid()))
+	if err == nil {
+		ctx = context.WithValue(ctx, uidKey{}, uid)
+	}
 	return context.WithValue(ctx, ownerKey{}, owner)
 }
 

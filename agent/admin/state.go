@@ -151,6 +151,8 @@ type Group struct {
 	Restored int `json:"restored"`
 	// Fallback lists what is held back because Envoy crashed with it; nil for nothing.
 	Fallback *Fallback `json:"fallback,omitempty"`
+	// Freeze is what is frozen; nil for nothing.
+	Freeze *Freeze `json:"freeze,omitempty"`
 	// ShortLives counts the Envoys that disconnected within a minute of their start, in a row; it is
 	// 0 for fewer than three within ten minutes. ShortLivesTotal counts all of them. If Envoy is the
 	// agent's child, its exits are counted instead.
@@ -263,13 +265,16 @@ type Resource struct {
 	// RemovalHeldBack that an upstream removed it and the guard of removals holds that back.
 	Restored        bool `json:"restored,omitempty"`
 	RemovalHeldBack bool `json:"removal_held_back,omitempty"`
+	// Frozen says that clients are not served this version because of a freeze, but GoodVersion, or
+	// nothing if that is empty. Without a Version an upstream removed the resource.
+	Frozen bool `json:"frozen,omitempty"`
 	// Body is the content, which must not be modified; nil for an alias without a resource.
 	Body *anypb.Any `json:"-"`
 }
 
 // served returns the content that clients get.
 func (r *Resource) served() *anypb.Any {
-	if r.GoodVersion != "" && r.Good != nil {
+	if r.GoodVersion != "" && r.Good != nil || r.Frozen {
 		return r.Good
 	}
 	return r.Body

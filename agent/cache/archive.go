@@ -142,3 +142,29 @@ func (c *Cache) HistoryBytes() int64 {
 	defer c.mu.Unlock()
 	return c.archive.Bytes()
 }
+
+// Contents are the present contents of a name; nil for none.
+type Contents struct {
+	// Served is what clients are sent, and Held what the sources sent last.
+	Served, Held, Accepted, Stable *xds.Resource
+}
+
+// Contents returns the present contents of a name.
+func (c *Cache) Contents(typeURL, name string) (out Contents) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.existing(typeURL)
+	out.Held, out.Stable = t.Resource(name), t.stable(name)
+	if h := c.history(t, name); h != nil {
+		out.Accepted = h.Acked()
+	}
+	item := Snapshot{c: c}.Lookup(typeURL, name)
+	switch {
+	case item.Current == nil:
+	case item.Acked != nil && (item.Status == xds.Nacked || item.Status == xds.Suspect):
+		out.Served = item.Acked
+	case item.Status != xds.Nacked:
+		out.Served = item.Current
+	}
+	return out
+}

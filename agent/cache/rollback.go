@@ -22,10 +22,10 @@ type Rollback struct {
 	Version string
 	// Partial accepts that something is missing: those names stay as they are. DryRun changes nothing.
 	Partial, DryRun bool
-	// Missing, if set, returns what the contents that would be served refer to and the cache does not
-	// have, such as Secrets. It is called with the cache's lock held; has reports whether a name is
-	// served.
-	Missing func(contents []*xds.Resource, has func(xds.Key) bool) []MissingContent
+	// Missing, if set, returns what the contents that would be served refer to and would not be there,
+	// such as Secrets. It is called with the cache's lock held. served returns what would be served under
+	// a name, nil for nothing; had reports whether clients once accepted something under it.
+	Missing func(contents []*xds.Resource, served func(xds.Key) *xds.Resource, had func(xds.Key) bool) []MissingContent
 }
 
 // MissingContent is something that cannot be served as it was.
@@ -85,14 +85,14 @@ func (c *Cache) RollBack(in Rollback) (RolledBack, error) {
 		}
 		out.Changes = append(out.Changes, Change{k, "", r.Version})
 	}
-	has := func(k xds.Key) bool {
-		if r, ok := targets[k]; ok {
-			return r != nil
-		}
-		return c.sent(c.existing(k.Type), c.existing(k.Type).Canonical(k.Name)) != nil || endpoints[k] != nil
-	}
 	if in.Missing != nil {
-		out.Missing = append(out.Missing, in.Missing(contents, has)...)
+		out.Missing = append(out.Missing, in.Missing(contents, func(k xds.Key) *xds.Resource {
+			if r, ok := targets[k]; ok {
+				return r
+			}
+			t := c.existing(k.Type)
+			return cmp.Or(c.sent(t, t.Canonical(k.Name)), endpoints[k])
+		}, c.had)...)
 	}
 	slices.SortFunc(out.Changes, func(a, b Change) int { return compareKeys(a.Key, b.Key) })
 	slices.SortFunc(out.Missing, func(a, b MissingContent) int { return compareKeys(a.Key, b.Key) })
@@ -121,6 +121,11 @@ func (c *Cache) RollBack(in Rollback) (RolledBack, error) {
 	c.requestAgain = now // the sources are told that what they sent is not served
 	c.union.Wake()
 	return out, nil
+}
+
+// had reports whether clients once accepted something under a name, as far as that is recorded.
+func (c *Cache) had(k xds.Key) bool {
+	return slices.ContainsFunc(c.archive.Records(k), func(r archive.Record) bool { return !r.Absent() })
 }
 
 // compareKeys orders names in push order.

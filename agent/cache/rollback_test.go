@@ -119,9 +119,9 @@ func TestARollbackOfNamesConcernsOnlyThem(t *testing.T) {
 func TestARollbackThatWouldMissSomethingIsRefused(t *testing.T) {
 	changing(t, func(t *testing.T, c *Cache, _ *Watch, good time.Time) {
 		in := to(good)
-		in.Missing = func(contents []*xds.Resource, has func(xds.Key) bool) (missing []MissingContent) {
+		in.Missing = func(contents []*xds.Resource, served func(xds.Key) *xds.Resource, _ func(xds.Key) bool) (missing []MissingContent) {
 			for _, r := range contents {
-				if k := (xds.Key{Type: xds.SecretType, Name: "cert-of-" + r.Name}); !has(k) {
+				if k := (xds.Key{Type: xds.SecretType, Name: "cert-of-" + r.Name}); served(k) == nil {
 					missing = append(missing, MissingContent{k, "it is not served"})
 				}
 			}

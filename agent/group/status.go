@@ -23,6 +23,7 @@ func (g *Group) Status() admin.Group {
 			out.Fallback.Suspects = append(out.Fallback.Suspects, admin.Suspect{Type: xds.Short(s.Type), Name: s.Name})
 		}
 	}
+	out.Freeze = g.frozen()
 	out.ShortLives, out.ShortLivesTotal = g.disconnects.state(time.Now())
 	for _, t := range g.cache.Status() {
 		row := admin.Type{
@@ -93,7 +94,7 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 					continue
 				}
 				row := admin.Resource{Group: node, Type: t.Type, Name: r.Name, Source: r.Source, Standing: r.Status, Reason: r.Reason,
-					Changed: r.Changed, Restored: r.Restored, RemovalHeldBack: r.RemovalHeldBack}
+					Changed: r.Changed, Restored: r.Restored, RemovalHeldBack: r.RemovalHeldBack, Frozen: r.Frozen}
 				if cur := r.Current; cur != nil {
 					row.Version = cur.Version
 					if cur.UpstreamVersion != xds.OfResponse {
@@ -104,7 +105,10 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 				if r.Err != nil {
 					row.Error = r.Err.Error()
 				}
-				if r.Acked != nil && r.Acked.Version != r.Current.Version {
+				if r.Frozen && r.Served != nil {
+					row.GoodVersion, row.Good = r.Served.Version, r.Served.Body
+				}
+				if !r.Frozen && r.Acked != nil && r.Acked.Version != r.Current.Version {
 					row.GoodVersion, row.Good = r.Acked.Version, r.Acked.Body
 				}
 				if !yield(row) {

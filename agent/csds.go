@@ -62,9 +62,22 @@ func (c csds) StreamClientStatus(stream statusv3.ClientStatusDiscoveryService_St
 
 func clientConfig(m *group.Member) *statusv3.ClientConfig {
 	conf := &statusv3.ClientConfig{Node: m.Node()}
+	frozen, _ := m.Cache().Frozen()
 	for _, t := range m.Cache().Status() {
 		for _, r := range m.Cache().Resources(t.Type) {
 			row := &statusv3.ClientConfig_GenericXdsConfig{TypeUrl: t.Type, Name: r.Name, ClientStatus: clientStatus(r)}
+			if r.Frozen {
+				row.ClientStatus = adminv3.ClientResourceStatus_NACKED
+				row.ErrorState = &adminv3.UpdateFailureState{Details: frozen.Error()}
+				if r.Current != nil {
+					row.ErrorState.VersionInfo = r.Current.Version
+				}
+				if r.Served != nil {
+					row.VersionInfo = r.Served.Version
+				}
+				conf.GenericXdsConfigs = append(conf.GenericXdsConfigs, row)
+				continue
+			}
 			if r.Current == nil {
 				row.ErrorState = &adminv3.UpdateFailureState{Details: r.Err.Error()}
 				conf.GenericXdsConfigs = append(conf.GenericXdsConfigs, row)

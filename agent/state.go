@@ -52,6 +52,9 @@ func (a *Agent) connected() error {
 // heldBack returns conditions that report what is held back or missing. They always hold.
 func (a *Agent) heldBack() (conditions []admin.Condition) {
 	for _, m := range a.groups.Members() {
+		if f := m.Frozen(); f != nil {
+			conditions = append(conditions, admin.Condition{Name: "freeze", OK: true, Reason: f.Line(time.Now(), "")})
+		}
 		if f := m.Cache().Fallback(); f != nil {
 			conditions = append(conditions, admin.Condition{Name: "fallback", OK: true, Reason: fmt.Sprintf(
 				"Envoy crashed repeatedly: %d resources are held back until the control plane changes them, `holdfast resume`, or %s",
@@ -140,7 +143,7 @@ func (a *Agent) bodies() iter.Seq[*anypb.Any] {
 		for _, m := range a.groups.Members() {
 			for _, t := range m.Cache().Status() {
 				for _, held := range m.Cache().Resources(t.Type) {
-					for _, r := range []*xds.Resource{held.Current, held.Acked} {
+					for _, r := range []*xds.Resource{held.Current, held.Acked, held.Served} {
 						if r != nil && r.Body != nil && !yield(r.Body) {
 							return
 						}

@@ -274,6 +274,9 @@ var stateDescs = func() map[string]*prometheus.Desc {
 		{"holdfast_restored_resources", "",
 			"Resources that were read from disk and that no upstream has mentioned since."},
 		{"holdfast_fallen_back", "", "1 while resources are held back because Envoy crashed with them, 0 otherwise."},
+		{"holdfast_frozen", "", "1 while something is frozen or rolled back, 0 otherwise."},
+		{"holdfast_frozen_overdue", "", "1 while a freeze lasts longer than it was meant to, 0 otherwise."},
+		{"holdfast_frozen_changes", "", "Changes of the control plane that are not served because of a freeze."},
 		{"holdfast_fallback_suspects", "", "Resources that are held back because Envoy crashed with them."},
 		{"holdfast_envoy_short_lives_total", "",
 			"How often an Envoy that is not the agent's child disconnected within a minute of its start."},
@@ -396,11 +399,16 @@ func collectGroups(send sender, groups []Group) {
 	upstreams := make(map[string]Upstream)
 	restored, fallenBack, oldest := 0, false, time.Duration(-1)
 	suspects, shortLives := 0, uint64(0)
+	frozen, overdue, waiting := false, false, 0
 	for _, g := range groups {
 		restored += g.Restored
 		if g.Fallback != nil {
 			fallenBack = true
 			suspects += len(g.Fallback.Suspects)
+		}
+		if g.Freeze != nil {
+			frozen, overdue = true, overdue || g.Freeze.Overdue(time.Now())
+			waiting += g.Freeze.waiting()
 		}
 		shortLives += g.ShortLivesTotal
 		contact := g.Contact
@@ -419,6 +427,9 @@ func collectGroups(send sender, groups []Group) {
 	send("holdfast_restored_resources", float64(restored))
 	send("holdfast_fallen_back", number(fallenBack))
 	send("holdfast_fallback_suspects", float64(suspects))
+	send("holdfast_frozen", number(frozen))
+	send("holdfast_frozen_overdue", number(overdue))
+	send("holdfast_frozen_changes", float64(waiting))
 	send("holdfast_envoy_short_lives_total", float64(shortLives))
 	if oldest >= 0 {
 		send("holdfast_last_contact_age_seconds", oldest.Seconds())

@@ -161,7 +161,14 @@ func (n *Node) details() (lines []string) {
 	if n.RemovalHeldBack {
 		lines = append(lines, "the control plane removed it, which is held back because it looks like an accident")
 	}
-	if n.GoodVersion != "" {
+	switch {
+	case n.Frozen && n.GoodVersion == "":
+		lines = append(lines, "frozen: clients do not get it (`holdfast status`)")
+	case n.Frozen && n.Version == "":
+		lines = append(lines, fmt.Sprintf("frozen: the control plane removed it, and clients get version %s (`holdfast status`)", n.GoodVersion))
+	case n.Frozen:
+		lines = append(lines, fmt.Sprintf("frozen: clients get version %s instead of %s (`holdfast status`)", n.GoodVersion, n.Version))
+	case n.GoodVersion != "":
 		lines = append(lines, fmt.Sprintf("clients get version %s instead of %s", n.GoodVersion, n.Version))
 	}
 	if n.Reason != "" {

@@ -40,6 +40,7 @@ type Facts struct {
 	UpstreamVersion string    `json:"upstream_version,omitempty"`
 	Source          string    `json:"source,omitempty"`
 	GoodVersion     string    `json:"good_version,omitempty"`
+	Frozen          bool      `json:"frozen,omitempty"`
 	Reason          string    `json:"reason,omitempty"`
 	Error           string    `json:"error,omitempty"`
 	Deadline        time.Time `json:"deadline,omitzero"`

@@ -86,10 +86,11 @@ func newRoot(p process) *cobra.Command {
 	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(explainFlag)
 	commands := []*command{
-		newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newExplain(), newDump(), newExport(),
+		newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newExplain(), newHistory(), newDiff(), newDump(), newExport(),
+		newFreeze(), newRollback(),
 		newAction("drain", "drain Envoy's connections (use as preStop hook)", drainLong),
 		newAction("undrain", "undo a drain", undrainLong),
-		newAction("resume", "serve again what is held back after crashes of Envoy", resumeLong),
+		newAction("resume", "serve again what is frozen or held back after crashes of Envoy", resumeLong),
 		newWait(), newLogLevel(), newVersion(),
 	}
 	keys := make(map[string]bool) // of all commands: one file serves them all
@@ -196,6 +197,9 @@ type command struct {
 	// takesArgument is set if one argument may be given, argument.
 	takesArgument bool
 	argument      string
+	// takesArguments is set if any number of arguments may be given, arguments.
+	takesArguments bool
+	arguments      []string
 	// run is called with warnings about the settings, after the flags are set.
 	run func(ctx context.Context, warnings []string) error
 }
@@ -212,6 +216,13 @@ func newCommand(name, short, long, example string) *command {
 func (c *command) takes(usage string) {
 	c.takesArgument = true
 	c.Use += " " + usage
+}
+
+// takesMany lets a command have any number of arguments, which usage describes.
+func (c *command) takesMany(usage string, complete completer) {
+	c.takesArguments = true
+	c.Use += " " + usage
+	c.ValidArgsFunction = complete
 }
 
 // section adds a section and returns its flags.
@@ -233,6 +244,7 @@ func (c *command) visitFlags(visit func(*pflag.Flag)) {
 func (c *command) finish(p process, keys map[string]bool) {
 	c.SetHelpFunc(func(*cobra.Command, []string) { c.writeHelp(p.stdout) })
 	c.visitFlags(c.Flags().AddFlag)
+	c.completeFlags()
 	c.Flags().String(configFlag, "", "YAML `FILE` of settings; a key is the name of a flag, without the dashes. All commands may use the same file")
 	c.Args = func(cmd *cobra.Command, args []string) error {
 		if c.takesChild && cmd.ArgsLenAtDash() == 0 {
@@ -240,6 +252,10 @@ func (c *command) finish(p process, keys map[string]bool) {
 				return errors.New("the command after -- is missing, such as -- envoy -c envoy.yaml")
 			}
 			c.child = args
+			return nil
+		}
+		if c.takesArguments {
+			c.arguments = args
 			return nil
 		}
 		if c.takesArgument && len(args) == 1 {

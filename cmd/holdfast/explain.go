@@ -44,6 +44,7 @@ holdfast explain`
 func newExplain() *command {
 	c := newCommand("explain", "show where a request goes, what a resource leads to, and what leads nowhere", explainLong, explainExample)
 	c.takes("[HOST[:PORT][/PATH] | TYPE/NAME]")
+	c.ValidArgsFunction = completeNames
 	var q admin.ExplainQuery
 	var output string
 	flags := c.section("The request")

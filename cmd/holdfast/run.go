@@ -27,6 +27,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent"
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/agent/cache/archive"
 	"github.com/holdfast-xds/holdfast/agent/cache/fallback"
 	"github.com/holdfast-xds/holdfast/agent/cache/guard"
 	"github.com/holdfast-xds/holdfast/agent/envoy"
@@ -371,6 +372,7 @@ func (f *runFlags) addState(c *command) {
 	flags.Var(numberOf(&f.cfg.Group.RestoreAfter, group.DefaultRestoreAfter, positive), "restore-after", "serve the stored configuration after this `DURATION` even if no control plane has answered; it is served earlier if all have failed")
 	flags.Var(numberOf(&f.cfg.Group.MaxStale, 0, notNegative), "max-stale", "maximum staleness: do not serve newly connecting Envoys if the last contact with a control plane is older than this `DURATION` (such as 72h); 0: no maximum")
 	flags.Var(ttlPolicy(&f.cfg.Group.Cache.HoldTTL), "ttl-policy", "`TYPE=expire|hold`: whether resources of a type (LDS, CDS, …, or a type URL) are removed when their TTL expires, or held. The default of every type is expire")
+	flags.Var(numberOf(&f.cfg.Group.Cache.HistoryBytes, archive.DefaultBytes, notNegative), "history-bytes", "keep earlier versions that Envoy accepted, for history, diff and rollback: the last 10 of each resource, and at most this size in total per client group, in `BYTES`; 0: none")
 	removals := &f.cfg.Group.Cache.Guard
 	flags.Var(numberOf(&removals.MaxRemovalPercent, 0, bounds{max: 100}), "max-removal-percent", "hold removals back if one response removes more than this `PERCENT` of the listeners or of the clusters, which looks like an accident; 0: no limit")
 	flags.Var(numberOf(&removals.ConfirmAfter, guard.DefaultConfirmAfter, positive), "removal-confirm-after", "hold removals back for this `DURATION`, then request everything again from the control plane, and remove what it does not send")

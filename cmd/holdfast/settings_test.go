@@ -121,7 +121,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		"--on-envoy-exit", "exit", "--start-after", "1s", "--drain-timeout", "2s", "--drain-min", "3s", "--kill-after", "4s", "--envoy-admin", "127.0.0.1:2",
 		"--ready-requires", "upstream", "--takeover", "--client-linger", "5m", "--pass-through", "envoy.service.ratelimit.v3.RateLimitService", "--pass-through", "a.B", "--rest", "127.0.0.1:1", "--rest-hold", "30s", "--upstream-rest-refresh", "7s",
 		"--max-streams", "1", "--max-types", "2", "--max-subscriptions", "3", "--max-request-rate", "4", "--max-request-burst", "5", "--max-any-depth", "8", "--max-groups", "33", "--max-resources", "6", "--max-resource-bytes", "7",
-		"--state-dir", "/state", "--state-identity", "web", "--state-key-file", keyFile, "--state-key-file", keyFile, "--fallback-for", "20m", "--restore-after", "3s", "--max-stale", "4h", "--failover-after", "6s", "--stale-after", "11m", "--reconnect-spread", "12s", "--upstream-keepalive-time", "31s", "--upstream-keepalive-timeout", "13s",
+		"--state-dir", "/state", "--state-identity", "web", "--state-key-file", keyFile, "--state-key-file", keyFile, "--fallback-for", "20m", "--history-bytes", "77", "--restore-after", "3s", "--max-stale", "4h", "--failover-after", "6s", "--stale-after", "11m", "--reconnect-spread", "12s", "--upstream-keepalive-time", "31s", "--upstream-keepalive-timeout", "13s",
 		"--ttl-policy", "cds=hold", "--ttl-policy", "LDS=hold", "--ttl-policy", "LDS=expire", "--ttl-policy", "type.googleapis.com/x.Y=hold",
 		"--max-removal-percent", "30", "--removal-confirm-after", "8m", "--prune-unconfirmed-after", "9m",
 		"--node-id", "i", "--node-cluster", "c", "--node-locality", "r/z", "--node-metadata", "a=1",
@@ -155,7 +155,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		Group: group.Config{
 			RestoreAfter: 3 * time.Second, MaxStale: 4 * time.Hour,
 			Cache: cache.Config{
-				Linger: 5 * time.Minute, MaxResources: 6, MaxBytes: 7, FallbackFor: 20 * time.Minute,
+				Linger: 5 * time.Minute, MaxResources: 6, MaxBytes: 7, HistoryBytes: 77, FallbackFor: 20 * time.Minute,
 				HoldTTL: map[string]bool{xds.ClusterType: true, "type.googleapis.com/x.Y": true},
 				Guard:   cache.Guard{MaxRemovalPercent: 30, ConfirmAfter: 8 * time.Minute, PruneAfter: 9 * time.Minute},
 			},

@@ -146,10 +146,13 @@ const waitLong = `Wait until the agent is ready: it serves its socket, and has a
 certificates; if it runs Envoy, until Envoy is live. Use it as postStart hook, so that
 containers that start later can use the mesh.`
 
-const resumeLong = `Serve resources again that are held back because Envoy crashed with them: if Envoy, as a
+const resumeLong = `End a freeze or a rollback ("holdfast freeze", "holdfast rollback"): the newest configuration of
+the control plane is served.
+
+Also serve resources again that are held back because Envoy crashed with them: if Envoy, as a
 child of the agent, crashes three times within ten minutes, each time within a minute of
 its start, the agent serves the last stable version of what had changed before (see
-"holdfast status"). It is an error if nothing is held back.`
+"holdfast status"). It is an error if nothing is frozen or held back.`
 
 // newAction makes a command that requests an action of the agent, and waits until it is done.
 func newAction(name, short, long string) *command {

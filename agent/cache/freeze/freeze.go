@@ -75,7 +75,10 @@ func (o *Order) With(other Order) Order {
 
 // Error is the reason of a NACK for changes that are not served.
 func (o *Order) Error() string {
-	if o.Reason == "" {
+	switch {
+	case o == nil:
+		return "frozen" // it has just ended
+	case o.Reason == "":
 		return "frozen since " + o.Since.UTC().Format(time.RFC3339)
 	}
 	return "frozen: " + o.Reason

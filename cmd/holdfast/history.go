@@ -207,7 +207,6 @@ func (d differ) since(ctx context.Context, at time.Time) error {
 	if err != nil {
 		return err
 	}
-	began := at.UTC().Format(time.RFC3339Nano)
 	if len(all) == 0 {
 		_, err := fmt.Fprintf(d.out, "nothing that Envoy had accepted has changed since %s\n", at.UTC().Format(time.RFC3339))
 		return err
@@ -216,7 +215,7 @@ func (d differ) since(ctx context.Context, at time.Time) error {
 		in := d
 		in.node = h.Node
 		name := h.Type + "/" + h.Name
-		if err := in.compare(ctx, name, began, "accepted"); errors.Is(err, admin.ErrUnknownContent) {
+		if err := in.compare(ctx, name, oldest(h, at).Format(time.RFC3339Nano), "accepted"); errors.Is(err, admin.ErrUnknownContent) {
 			if _, err := fmt.Fprintf(d.out, "%s: %v\n", name, err); err != nil {
 				return err
 			}
@@ -225,6 +224,22 @@ func (d differ) since(ctx context.Context, at time.Time) error {
 		}
 	}
 	return nil
+}
+
+// oldest returns a time, or the first time after it of which it is known what a name was.
+func oldest(h admin.NameHistory, at time.Time) time.Time {
+	for _, v := range h.Versions {
+		if !v.Until.IsZero() && !v.Until.After(at) {
+			continue
+		}
+		for _, begins := range []time.Time{h.Began, v.From} {
+			if begins.After(at) {
+				at = begins
+			}
+		}
+		break
+	}
+	return at.UTC()
 }
 
 // resource writes how two contents of a resource differ.

@@ -42,6 +42,10 @@ func (a *Agent) Freeze(q admin.FreezeRequest) error {
 	return nil
 }
 
+func (a *Agent) isFrozen() bool {
+	return slices.ContainsFunc(a.groups.Members(), func(m *group.Member) bool { return m.Frozen() != nil })
+}
+
 // sameChange is the greatest distance of two accepted contents that belong to one change.
 const sameChange = 5 * time.Second
 

@@ -107,7 +107,11 @@ func (a *Agent) available() []admin.Condition {
 func (a *Agent) Status() admin.Status {
 	s := admin.Status{Version: a.cfg.Version, Started: a.born, Streams: a.server.Streams()}
 	for _, m := range a.groups.Members() {
-		s.Groups = append(s.Groups, m.Status())
+		g := m.Status()
+		if g.Freeze != nil {
+			g.Freeze.Volatile = a.keeper == nil
+		}
+		s.Groups = append(s.Groups, g)
 		s.Files = append(s.Files, m.Files()...)
 	}
 	if a.life.envoy != nil {

@@ -36,6 +36,8 @@ func (a *Agent) Handover(admit func() (net.Conn, error)) error {
 		return errors.New("takeover: this agent runs Envoy as its child, and Envoy would exit with it")
 	case a.socket == nil:
 		return errors.New("takeover: this agent has no socket")
+	case a.keeper == nil && a.isFrozen():
+		return errors.New("takeover: this agent is frozen, and without --state-dir the other would not be: `holdfast resume` first")
 	case !a.life.leaving.CompareAndSwap(false, true):
 		return errors.New("takeover: another takeover is in progress")
 	}

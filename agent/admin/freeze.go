@@ -33,6 +33,8 @@ type Freeze struct {
 	ACK bool `json:"ack,omitempty"`
 	// RolledBackTo is the time whose configuration is served; the zero time without a rollback.
 	RolledBackTo time.Time `json:"rolled_back_to,omitzero"`
+	// Volatile says that the freeze ends with the agent, because there is no state directory.
+	Volatile bool `json:"volatile,omitempty"`
 	// Waiting counts the changes of the control plane that are not served, by short name of their type.
 	Waiting map[string]int `json:"waiting"`
 }
@@ -78,6 +80,9 @@ func (f *Freeze) Line(now time.Time, at string) string {
 		verb = "waits"
 	}
 	text += fmt.Sprintf("; %s; %s %s; `holdfast resume%s` ends it", f.what(), plural(f.waiting(), "change"), verb, at)
+	if f.Volatile {
+		text += "; a restart of the agent ends it, too, because there is no --state-dir"
+	}
 	if f.Overdue(now) {
 		text += "; it was meant to end " + ago(now, f.Until)
 	}

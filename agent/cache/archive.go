@@ -8,17 +8,12 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// accepted records that the accepted content of a name was one and is another now; nil for none. While
-// the name is pinned only the pin counts.
+// accepted records that the accepted content of a name was one and is another now; nil for none. It does
+// nothing while the name is pinned, because clients are not served that.
 func (c *Cache) accepted(t *table, name string, was, is *xds.Resource) {
-	if !c.archive.Enabled() || sameVersion(was, is) {
-		return
+	if c.archive.Enabled() && c.pins.Of(t.key(name)) == nil {
+		c.recordAccepted(t.key(name), was, is)
 	}
-	k := t.key(name)
-	if pin := c.pins.Of(k); pin != nil && pin.Acked() != is {
-		return
-	}
-	c.recordAccepted(k, was, is)
 }
 
 func (c *Cache) recordAccepted(k xds.Key, was, is *xds.Resource) {

@@ -130,3 +130,24 @@ func TestAnEntryIsSmall(t *testing.T) {
 		t.Errorf("%d bytes for what is on disk of it", size)
 	}
 }
+
+// BenchmarkHistory is a change among 10,000 that a client ACKs, with and without a history of the
+// contents before, which are of 1 KiB.
+func BenchmarkHistory(b *testing.B) {
+	for name, bytes := range map[string]int64{"without": 0, "with": 16 << 20} {
+		b.Run(name, func(b *testing.B) {
+			c := New(Config{HistoryBytes: bytes})
+			w := watch(c, "a", xds.ClusterType, "*")
+			first := clusters(many, "0")
+			c.Apply(xds.Update{Source: "one", Type: xds.ClusterType, Resources: first, Complete: true}, nil)
+			w.Ack(xds.ClusterType, first, nil)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				r := cds("c" + strconv.Itoa(i%many) + "@" + strconv.Itoa(i))
+				r.Body = &anypb.Any{TypeUrl: xds.ClusterType, Value: make([]byte, 1024)}
+				c.Apply(xds.Update{Source: "one", Type: xds.ClusterType, Resources: []*xds.Resource{r}}, nil)
+				w.Ack(xds.ClusterType, []*xds.Resource{r}, nil)
+			}
+		})
+	}
+}

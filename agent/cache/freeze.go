@@ -145,7 +145,7 @@ func (w *Watch) ackPinned(t *table, pin *freeze.Pin, r *xds.Resource, ch *change
 		if pin.Ack(r) {
 			ch.add(r.Name, pin.Current())
 		}
-		w.c.accepted(t, r.Name, before, pin.Acked())
+		w.c.recordAccepted(t.key(r.Name), before, pin.Acked())
 	}
 	w.c.persist(t, r.Name)
 	w.interruptProbation(t, r.Name)

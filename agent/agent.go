@@ -14,8 +14,10 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,7 +26,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/envoy"
+	"github.com/holdfast-xds/holdfast/agent/events"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/downstream"
@@ -82,6 +86,7 @@ type Config struct {
 type Agent struct {
 	cfg     Config
 	metrics *admin.Metrics
+	events  *events.Log
 	server  *downstream.Server
 	born    time.Time
 	keeper  *keeper // nil for memory only
@@ -102,6 +107,12 @@ type Agent struct {
 // New checks the configuration; it does no I/O.
 func New(cfg Config) (*Agent, error) {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	file := "" // of the events
+	if cfg.Store.Dir != "" {
+		file = filepath.Join(cfg.Store.Dir, events.Name)
+	}
+	log := events.New(file)
+	cfg.Log = slog.New(log.Handler(cfg.Log.Handler()))
 	if len(cfg.Upstreams) == 0 && len(cfg.Certificates.Sources) == 0 {
 		return nil, errors.New("no upstream: name at least one with --upstream, or a source of certificates with --ca")
 	}
@@ -111,7 +122,7 @@ func New(cfg Config) (*Agent, error) {
 	cfg.MaxGroups = cmp.Or(cfg.MaxGroups, DefaultMaxGroups)
 	cfg.Store.Identity = cmp.Or(cfg.Store.Identity, identity(cfg.Node))
 	cfg.Store.Logger, cfg.Certificates.Log, cfg.Envoy.Log = cfg.Log, cfg.Log, cfg.Log
-	a := &Agent{born: time.Now(), orphans: reaper.New(), metrics: admin.NewMetrics(cfg.Version)}
+	a := &Agent{born: time.Now(), orphans: reaper.New(), metrics: admin.NewMetrics(cfg.Version), events: log}
 	cfg.Upstream.Security.Shown = a.metrics.UpstreamCertificate
 	cfg.Upstream.Log, cfg.Upstream.Observer = cfg.Log, a.metrics.Upstream()
 	cfg.Peers.Log, cfg.Peers.Rejected = cfg.Log, a.metrics.Downstream().PeerRejected
@@ -192,7 +203,7 @@ func (a *Agent) newSurface(quit func()) *admin.Server {
 	conf := a.cfg.Admin
 	conf.State, conf.Metrics, conf.Log = a, a.metrics, a.cfg.Log
 	conf.Quit, conf.Takeover = quit, a.Handover
-	conf.Changes, conf.Histories = a, a
+	conf.Changes, conf.Histories, conf.Events = a, a, a.events
 	conf.Actions = map[string]func(context.Context) error{
 		"drain":       a.Drain,
 		"undrain":     a.Undrain,
@@ -239,6 +250,8 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		})
 	}
 	eg.Go(func() error { return a.surface.Run(late) })
+	a.events.Restore() // after the directory was opened
+	a.cfg.Log.Info("started", "version", a.cfg.Version)
 	if a.certificates != nil {
 		eg.Go(func() error { return a.certificates.Run(groups) })
 	}
@@ -261,6 +274,12 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		defer a.listening.Store(false)
 		return a.serveClients(failed, lis, rest)
 	})
+	recording, endEvents := context.WithCancel(context.WithoutCancel(ctx))
+	defer endEvents()
+	var recorded sync.WaitGroup
+	recorded.Go(func() { _ = a.events.Run(recording) }) // it returns nil
+	defer recorded.Wait()
+	defer endEvents()
 	err := eg.Wait()
 	switch exit, ok := errors.AsType[*envoy.ExitError](err); {
 	case err == nil:
@@ -343,6 +362,9 @@ func (a *Agent) groupConfig(node *corev3.Node) group.Config {
 	log := a.cfg.Log.With("node", node.GetId())
 	conf := a.cfg.Group
 	conf.Node, conf.Log, conf.Answered = node, log, a.metrics.Latency
+	conf.Cache.OnChange = func(typeURL, name string, what cache.ChangeKind) {
+		a.events.Resource(node.GetId(), typeURL, name, events.Change(what))
+	}
 	conf.WatchDisconnects, conf.Cache.FallbackEnabled = a.life.envoy == nil, a.life.envoy != nil
 	conf.Cache.OnHeldBack, conf.Secrets = a.withheld, a.certificates
 	conf.Upstreams = func() *upstream.Failover {

@@ -37,6 +37,9 @@ func (s *Server) full(unix bool) http.Handler {
 	mux.HandleFunc("GET /status.json", s.status)
 	mux.HandleFunc("GET /dump", s.dump)
 	mux.HandleFunc("GET /explain", s.explain)
+	if s.cfg.Events != nil {
+		mux.HandleFunc("GET /events", s.events)
+	}
 	if s.cfg.Histories != nil {
 		mux.HandleFunc("GET /history", s.history)
 		mux.HandleFunc("GET /content", s.content)

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/holdfast-xds/holdfast/agent/events"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/listener"
 )
@@ -53,6 +54,8 @@ type Config struct {
 	// Changes and Histories are nil if there are none.
 	Changes   Changes
 	Histories Histories
+	// Events has what happened; nil for nothing.
+	Events *events.Log
 	// Takeover is called when another agent requests a takeover on a Unix socket; nil if there is
 	// none. If the takeover is possible, it calls admit once, and then owns the connection to the
 	// other agent, which has received the answer. An error before that call is the answer.

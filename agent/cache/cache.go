@@ -91,6 +91,9 @@ type Config struct {
 	Stale func() bool
 	// OnContent, if set, is called with the cache's lock held for each new content from a source.
 	OnContent func(*xds.Resource)
+	// OnChange, if set, is called with the cache's lock held for what happens to a resource. It must not
+	// block.
+	OnChange func(typeURL, name string, what ChangeKind)
 	// Local, if set, reports whether the agent itself makes a resource (Publish).
 	Local func(typeURL, name string) bool
 	// FallbackEnabled says that Crashed will be called, so that the cache remembers what
@@ -455,6 +458,7 @@ func (c *Cache) put(t *table, from contents.Origin, r *xds.Resource, ch *changes
 		if p.Status() == xds.Acked && !frozen {
 			c.accepted(t, r.Name, p.OldAcked, r) // clients had accepted it before
 		}
+		c.observePut(r, p.Old)
 		c.trackDeadline(r)
 		ch.add(r.Name, p.Old, r)
 		ch.retry = ch.retry || p.WasNackedOrSuspect
@@ -485,6 +489,9 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 		was = e.Current()
 		frozen := c.pin(t, name, nil, ch)
 		ch.withheld = ch.withheld || frozen && !c.pins.Of(t.key(name)).Absent()
+		if !expired(was, time.Now()) { // dropExpired reports those
+			c.observe(t.URL, name, ResourceRemoved)
+		}
 		ch.add(name, was)
 		ch.retry = ch.retry || e.NackedOrSuspect()
 		switch {
@@ -665,6 +672,7 @@ func (c *Cache) dropExpired(now time.Time) (next time.Time) {
 		}
 		t := c.table(k.Type)
 		t.expired++
+		c.observe(k.Type, k.Name, ResourceExpired)
 		if xds.Info(t.URL).RemoveExpired {
 			c.remove(t, k.Name, changed.of(t))
 		} else {

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/agent/events"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+const eventsLong = `Show what happened to the agent: control planes, clients, Envoy, certificates, the disk, and which
+resources were added, changed, removed and accepted. Changes that go on are one event a minute
+for each type.
+
+The agent keeps the newest events in memory and, with --state-dir, about 16 MiB on disk: after a
+crash "holdfast events --state-dir DIR" shows them, also while no agent runs.`
+
+const eventsExample = `
+holdfast events --since 1h
+holdfast events --type RDS --name local_route
+
+# as they happen
+holdfast events -f
+
+# of an agent that does not run any more
+holdfast events --state-dir /var/lib/holdfast --since 2026-01-31T02:00:00Z`
+
+func newEvents() *command {
+	c := newCommand("events", "show what happened: changes, control planes, clients, certificates", eventsLong, eventsExample)
+	var f events.Filter
+	var since, typeName, dir, output string
+	var follow bool
+	flags := c.section("Which events")
+	flags.StringVar(&since, "since", "", "since this `TIME` (2026-01-31T02:55:00Z) or within this duration (1h); empty: all")
+	flags.StringVar(&typeName, "type", "", "`TYPE` of resources, a short name (CDS, EDS, LDS, RDS, …) or a type URL; empty: all events")
+	flags.StringVar(&f.Name, "name", "", "`NAME` of a resource or a certificate; empty: all")
+	flags.StringVar(&f.Node, "node", "", "`ID` of the node of the clients; empty: all")
+	flags.BoolVarP(&follow, "follow", "f", false, "go on with the events to come")
+	flags.StringVar(&dir, "state-dir", "", "read the events from this `DIR`, the --state-dir of an agent, instead of asking an agent")
+	c.section("Output").VarP(oneOf(&output, "table", "json", "yaml"), "output", "o", "output format; json is one object a line")
+	c.callAgent(func(ctx context.Context, client admin.Client) error {
+		if since != "" {
+			at, err := admin.ParseTime(since, time.Now())
+			if err != nil {
+				return fmt.Errorf("--since %w", err)
+			}
+			f.Since = at
+		}
+		if typeName != "" {
+			typeURL, err := admin.ParseType(typeName)
+			if err != nil {
+				return err
+			}
+			f.Type = xds.Short(typeURL)
+		}
+		if follow && dir != "" {
+			return fmt.Errorf("--follow asks a running agent: leave out --state-dir, or --follow")
+		}
+		some := false
+		each := func(e events.Event) error {
+			some = true
+			return writeEvent(c.OutOrStdout(), e, output)
+		}
+		var err error
+		if dir == "" {
+			err = client.Events(ctx, f, follow, each)
+		} else {
+			err = readEvents(dir, f, each)
+		}
+		if err == nil && !some && output == "table" && !follow {
+			_, err = fmt.Fprintln(c.OutOrStdout(), "no events")
+		}
+		return failed(err)
+	})
+	return c
+}
+
+// readEvents calls each with the events in a state directory.
+func readEvents(dir string, f events.Filter, each func(events.Event) error) error {
+	all, err := events.Read(filepath.Join(dir, events.Name), f)
+	if err != nil {
+		return fmt.Errorf("--state-dir %s: %w", dir, err)
+	}
+	for _, e := range all {
+		if err := each(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeEvent(w io.Writer, e events.Event, format string) error {
+	switch format {
+	case "json":
+		return json.NewEncoder(w).Encode(e)
+	case "yaml":
+		if _, err := io.WriteString(w, "---\n"); err != nil {
+			return err
+		}
+		return writeYAML(w, e)
+	}
+	node := ""
+	if e.Node != "" {
+		node = " [" + e.Node + "]"
+	}
+	line := strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, e.Line())
+	_, err := fmt.Fprintf(w, "%s%s %s\n", e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), node, line)
+	return err
+}

@@ -106,6 +106,7 @@ func (a *Agent) available() []admin.Condition {
 
 func (a *Agent) Status() admin.Status {
 	s := admin.Status{Version: a.cfg.Version, Started: a.born, Streams: a.server.Streams()}
+	s.Events, s.EventsLost = a.events.Counts()
 	for _, m := range a.groups.Members() {
 		g := m.Status()
 		if g.Freeze != nil {

@@ -274,6 +274,9 @@ var stateDescs = func() map[string]*prometheus.Desc {
 		{"holdfast_restored_resources", "",
 			"Resources that were read from disk and that no upstream has mentioned since."},
 		{"holdfast_fallen_back", "", "1 while resources are held back because Envoy crashed with them, 0 otherwise."},
+		{"holdfast_events_total", "", "Events that were recorded (holdfast events)."},
+		{"holdfast_events_lost_total", "", "Events that are missing on disk, because it was full or failed."},
+		{"holdfast_history_bytes", "", "Size of the earlier versions that are kept for history, diff and rollback."},
 		{"holdfast_frozen", "", "1 while something is frozen or rolled back, 0 otherwise."},
 		{"holdfast_frozen_overdue", "", "1 while a freeze lasts longer than it was meant to, 0 otherwise."},
 		{"holdfast_frozen_changes", "", "Changes of the control plane that are not served because of a freeze."},
@@ -339,6 +342,8 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	status := c.state.Status()
 	c.collectTypes(send, status.Groups)
 	collectGroups(send, status.Groups)
+	send("holdfast_events_total", float64(status.Events))
+	send("holdfast_events_lost_total", float64(status.EventsLost))
 	collectStorage(send, status.Storage)
 	collectCertificates(send, status.Certificates)
 	if e := status.Envoy; e != nil {
@@ -399,13 +404,14 @@ func collectGroups(send sender, groups []Group) {
 	upstreams := make(map[string]Upstream)
 	restored, fallenBack, oldest := 0, false, time.Duration(-1)
 	suspects, shortLives := 0, uint64(0)
-	frozen, overdue, waiting := false, false, 0
+	frozen, overdue, waiting, history := false, false, 0, int64(0)
 	for _, g := range groups {
 		restored += g.Restored
 		if g.Fallback != nil {
 			fallenBack = true
 			suspects += len(g.Fallback.Suspects)
 		}
+		history += g.HistoryBytes
 		if g.Freeze != nil {
 			frozen, overdue = true, overdue || g.Freeze.Overdue(time.Now())
 			waiting += g.Freeze.waiting()
@@ -427,6 +433,7 @@ func collectGroups(send sender, groups []Group) {
 	send("holdfast_restored_resources", float64(restored))
 	send("holdfast_fallen_back", number(fallenBack))
 	send("holdfast_fallback_suspects", float64(suspects))
+	send("holdfast_history_bytes", float64(history))
 	send("holdfast_frozen", number(frozen))
 	send("holdfast_frozen_overdue", number(overdue))
 	send("holdfast_frozen_changes", float64(waiting))

@@ -82,6 +82,10 @@ type Status struct {
 	Conditions []Condition `json:"conditions"`
 	Groups     []Group     `json:"groups"`
 	Streams    []Stream    `json:"streams"`
+	// Events counts the events that were recorded since the start, and EventsLost those of them that are
+	// missing on disk.
+	Events     uint64 `json:"events"`
+	EventsLost uint64 `json:"events_lost"`
 	// Files lists the files that a file source could not use.
 	Files []FileError `json:"files,omitempty"`
 	// Storage is the last known good on disk; nil if there is none.
@@ -151,6 +155,8 @@ type Group struct {
 	Restored int `json:"restored"`
 	// Fallback lists what is held back because Envoy crashed with it; nil for nothing.
 	Fallback *Fallback `json:"fallback,omitempty"`
+	// HistoryBytes is the size of the earlier versions that are kept.
+	HistoryBytes int64 `json:"history_bytes"`
 	// Freeze is what is frozen; nil for nothing.
 	Freeze *Freeze `json:"freeze,omitempty"`
 	// ShortLives counts the Envoys that disconnected within a minute of their start, in a row; it is

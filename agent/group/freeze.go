@@ -37,7 +37,7 @@ func (g *Group) RollBack(in cache.Rollback) (admin.Rollback, error) {
 	}
 	if out.Done {
 		g.cfg.Log.Warn("rolled back and frozen: what the control plane changes is not served",
-			"to", did.To, "changes", len(out.Changes), "missing", len(out.Missing), "reason", in.Freeze.Reason, "by", in.Freeze.By)
+			"to", did.To.UTC().Format(time.RFC3339Nano), "changes", len(out.Changes), "missing", len(out.Missing), "reason", in.Freeze.Reason, "by", in.Freeze.By)
 	}
 	if errors.Is(err, cache.ErrMissing) {
 		err = nil

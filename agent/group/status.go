@@ -23,7 +23,7 @@ func (g *Group) Status() admin.Group {
 			out.Fallback.Suspects = append(out.Fallback.Suspects, admin.Suspect{Type: xds.Short(s.Type), Name: s.Name})
 		}
 	}
-	out.Freeze = g.Frozen()
+	out.Freeze, out.HistoryBytes = g.Frozen(), g.cache.HistoryBytes()
 	out.ShortLives, out.ShortLivesTotal = g.disconnects.state(time.Now())
 	for _, t := range g.cache.Status() {
 		row := admin.Type{

@@ -166,9 +166,13 @@ func writeRollback(w io.Writer, r admin.Rollback, q admin.RollbackRequest) {
 		did = "would be rolled back"
 	}
 	if q.Version == "" {
-		to = r.To.UTC().Format(time.RFC3339Nano)
+		to = r.To.UTC().Format("2006-01-02T15:04:05.000Z")
 	}
-	_, _ = fmt.Fprintf(w, "node %q: %d resources %s to %s\n", r.Node, len(r.Changes), did, to)
+	what := "1 resource"
+	if n := len(r.Changes); n != 1 {
+		what = fmt.Sprintf("%d resources", n)
+	}
+	_, _ = fmt.Fprintf(w, "node %q: %s %s to %s\n", r.Node, what, did, to)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, ch := range r.Changes {
 		_, _ = fmt.Fprintf(t, "  %s/%s\t%s\t→ %s\n", ch.Type, ch.Name, versionText(ch.From), versionText(ch.To))

@@ -102,7 +102,7 @@ func writeHistory(w io.Writer, all []admin.NameHistory, f admin.HistoryFilter, f
 			continue
 		}
 		_, _ = fmt.Fprintf(t, "%s/%s of node %q\n", h.Type, h.Name, h.Node)
-		_, _ = fmt.Fprintln(t, "FROM\tUNTIL\tVERSION\tTHERE\tBYTES")
+		_, _ = fmt.Fprintln(t, "FROM\tUNTIL\tVERSION\tUPSTREAM\tBYTES")
 		for _, v := range h.Versions {
 			until, size := "now", fmt.Sprint(v.Size)
 			if !v.Until.IsZero() {

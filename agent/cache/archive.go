@@ -26,11 +26,12 @@ func (c *Cache) recordAccepted(k xds.Key, was, is *xds.Resource) {
 	}
 }
 
-// archiveChanged is called for each record of the archive that must be written or deleted.
+// archiveChanged is called for each record of the archive that must be written or deleted. Former endpoints
+// are in memory only: they change so often that writing them would cost more than all else.
 func (c *Cache) archiveChanged(id archive.ID) {
 	j := c.journal
 	switch {
-	case j == nil:
+	case j == nil, id.Type == xds.EndpointType:
 	case id.Name == "" && id.Until.IsZero():
 		c.persistFact(HistoryFact, id.Key)
 	case !j.broken || j.all != nil: // otherwise everything is written again
@@ -61,7 +62,9 @@ func (j *Journal) takeVersions() (out []SavedVersion) {
 // allVersions returns all former contents.
 func (c *Cache) allVersions() (out []SavedVersion) {
 	for id, r := range c.archive.All() {
-		out = append(out, SavedVersion{Type: id.Type, Name: id.Name, Record: r})
+		if id.Type != xds.EndpointType {
+			out = append(out, SavedVersion{Type: id.Type, Name: id.Name, Record: r})
+		}
 	}
 	return out
 }

@@ -472,7 +472,7 @@ func (c *Cache) fact(f Fact) string {
 	case PinnedFact:
 		return c.pinValue(k)
 	case HistoryFact:
-		if at := c.archive.Began(f.Type); !at.IsZero() {
+		if at := c.archive.Began(f.Type); !at.IsZero() && f.Type != xds.EndpointType { // see archiveChanged
 			return at.UTC().Format(time.RFC3339Nano)
 		}
 	case DeferredFact:

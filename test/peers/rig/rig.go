@@ -162,9 +162,15 @@ func (a *Agent) Socket() string { return a.rig.Path(a.name + ".sock") }
 // Status returns what `holdfast status` prints, as text or as json.
 func (a *Agent) Status(form string) string {
 	a.rig.Helper()
-	out, err := exec.Command(Holdfast(a.rig), "status", "--admin", "unix:"+a.rig.Path(a.name+"-admin.sock"), "-o", form).CombinedOutput()
+	return a.Does("status", "-o", form)
+}
+
+// Does runs a command that asks the agent, and returns what it prints.
+func (a *Agent) Does(args ...string) string {
+	a.rig.Helper()
+	out, err := exec.Command(Holdfast(a.rig), append(args, "--admin", "unix:"+a.rig.Path(a.name+"-admin.sock"))...).CombinedOutput()
 	if err != nil {
-		a.rig.Fatalf("holdfast status: %v\n%s", err, out)
+		a.rig.Fatalf("holdfast %q: %v\n%s", args, err, out)
 	}
 	return string(out)
 }

@@ -111,6 +111,11 @@ func (a *Agent) Status() admin.Status {
 		g := m.Status()
 		if g.Freeze != nil {
 			g.Freeze.Volatile = a.keeper == nil
+			if o, _ := m.Cache().Frozen(); o != nil && a.keeper != nil {
+				g.Freeze.NotStored = a.keeper.countNotStored(groupName(m.Key(), a.cfg.Node), func(typeURL, name string) bool {
+					return o.Frozen(xds.Key{Type: typeURL, Name: name})
+				})
+			}
 		}
 		s.Groups = append(s.Groups, g)
 		s.Files = append(s.Files, m.Files()...)

@@ -103,6 +103,18 @@ func named(notStored map[store.Key]string) []admin.NotStored {
 	})
 }
 
+// countNotStored counts the resources of a group that are not on disk and for which match returns true.
+func (k *keeper) countNotStored(group string, match func(typeURL, name string) bool) (n int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for key := range k.notStored {
+		if key.Group == group && match(key.Type, key.Name) {
+			n++
+		}
+	}
+	return n
+}
+
 // notStoredKind is the prefix of the name of a note that a resource is not stored; its type URL and
 // name follow, which may contain anything. The value is the reason, "" if it is stored or removed.
 const notStoredKind = "notstored "

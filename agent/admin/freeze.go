@@ -35,6 +35,9 @@ type Freeze struct {
 	RolledBackTo time.Time `json:"rolled_back_to,omitzero"`
 	// Volatile says that the freeze ends with the agent, because there is no state directory.
 	Volatile bool `json:"volatile,omitempty"`
+	// NotStored counts the frozen resources that are not on disk, so that a restart of the agent ends the
+	// freeze for them.
+	NotStored int `json:"not_stored,omitempty"`
 	// Waiting counts the changes of the control plane that are not served, by short name of their type.
 	Waiting map[string]int `json:"waiting"`
 }
@@ -82,6 +85,9 @@ func (f *Freeze) Line(now time.Time, at string) string {
 	text += fmt.Sprintf("; %s; %s %s; `holdfast resume%s` ends it", f.what(), plural(f.waiting(), "change"), verb, at)
 	if f.Volatile {
 		text += "; a restart of the agent ends it, too, because there is no --state-dir"
+	}
+	if f.NotStored > 0 {
+		text += fmt.Sprintf("; a restart of the agent ends it for %s that cannot be stored", plural(f.NotStored, "resource"))
 	}
 	if f.Overdue(now) {
 		text += "; it was meant to end " + ago(now, f.Until)

@@ -160,13 +160,15 @@ holdfast diff CDS/shop unix:/run/other/admin.sock`
 func newDiff() *command {
 	c := newCommand("diff", "show what changed in a resource, or since a time", diffLong, diffExample)
 	c.takesMany("TYPE/NAME [A [B]]", completeDiff)
-	var since, node, color string
+	var since, node, color, output string
 	flags := c.section("What to compare")
 	flags.StringVar(&since, "since", "", "compare everything that Envoy accepted since this `TIME` (2026-01-31T02:55:00Z) or within this duration (1h) with what it had before")
 	flags.StringVar(&node, "node", "", "`ID` of the node of the clients; empty: all nodes")
-	c.section("Output").Var(oneOf(&color, "auto", "always", "never"), "color", "colour the differences; auto: on a terminal, unless NO_COLOR is set")
+	flags = c.section("Output")
+	flags.VarP(oneOf(&output, "text", "json", "yaml"), "output", "o", "output format")
+	flags.Var(oneOf(&color, "auto", "always", "never"), "color", "colour the differences; auto: on a terminal, unless NO_COLOR is set")
 	c.callAgent(func(ctx context.Context, client admin.Client) error {
-		d := differ{client: client, node: node, out: c.OutOrStdout(), color: wantsColor(color, c.OutOrStdout())}
+		d := &differ{client: client, node: node, out: c.OutOrStdout(), color: wantsColor(color, c.OutOrStdout()), format: output}
 		switch {
 		case since != "" && len(c.arguments) > 0:
 			return errors.New("give TYPE/NAME or --since, not both: `holdfast diff TYPE/NAME TIME` compares with a time")
@@ -175,22 +177,26 @@ func newDiff() *command {
 			if err != nil {
 				return fmt.Errorf("--since %w", err)
 			}
-			return failed(d.since(ctx, at))
+			return failed(d.finish(d.since(ctx, at)))
 		case len(c.arguments) == 0 || len(c.arguments) > 3:
 			return errors.New("want TYPE/NAME [A [B]] or --since: `holdfast history` shows what changed")
 		}
 		if _, err := admin.ParseName(c.arguments[0]); err != nil {
 			return err
 		}
-		return failed(d.resource(ctx, c.arguments[0], c.arguments[1:]))
+		return failed(d.finish(d.resource(ctx, c.arguments[0], c.arguments[1:])))
 	})
 	return c
 }
 
 // wantsColor reports whether output is coloured (https://no-color.org).
 func wantsColor(flag string, out io.Writer) bool {
+	return flag == "always" || flag == "auto" && os.Getenv("NO_COLOR") == "" && isTerminal(out)
+}
+
+func isTerminal(out io.Writer) bool {
 	f, isFile := out.(*os.File)
-	return flag == "always" || flag == "auto" && os.Getenv("NO_COLOR") == "" && isFile && term.IsTerminal(int(f.Fd()))
+	return isFile && term.IsTerminal(int(f.Fd()))
 }
 
 // differ writes differences.
@@ -199,23 +205,54 @@ type differ struct {
 	node   string
 	out    io.Writer
 	color  bool
+	format string
+	// found collects the differences for the formats json and yaml.
+	found []difference
+}
+
+// difference is one difference for programs.
+type difference struct {
+	Node     string  `json:"node"`
+	Resource string  `json:"resource"`
+	A        content `json:"a"`
+	B        content `json:"b"`
+	// Diff is the unified diff of the YAML; "" if there is none.
+	Diff string `json:"diff"`
+}
+
+type content struct {
+	Which    string          `json:"which"`
+	Version  string          `json:"version,omitempty"`
+	Resource json.RawMessage `json:"resource,omitempty"`
+}
+
+// finish writes what was collected for a program, unless there was an error.
+func (d *differ) finish(err error) error {
+	switch {
+	case err != nil:
+		return err
+	case d.format == "json":
+		return writeJSON(d.out, append([]difference{}, d.found...))
+	case d.format == "yaml":
+		return writeYAML(d.out, append([]difference{}, d.found...))
+	}
+	return nil
 }
 
 // since writes the differences of everything that changed since a time.
-func (d differ) since(ctx context.Context, at time.Time) error {
+func (d *differ) since(ctx context.Context, at time.Time) error {
 	all, err := d.client.History(ctx, admin.HistoryFilter{Node: d.node, Since: at})
 	if err != nil {
 		return err
 	}
-	if len(all) == 0 {
+	if len(all) == 0 && d.format == "text" {
 		_, err := fmt.Fprintf(d.out, "nothing that Envoy had accepted has changed since %s\n", at.UTC().Format(time.RFC3339))
 		return err
 	}
 	for _, h := range all {
-		in := d
-		in.node = h.Node
+		d.node = h.Node
 		name := h.Type + "/" + h.Name
-		if err := in.compare(ctx, name, oldest(h, at).Format(time.RFC3339Nano), "accepted"); errors.Is(err, admin.ErrUnknownContent) {
+		if err := d.compare(ctx, name, oldest(h, at).Format(time.RFC3339Nano), "accepted"); errors.Is(err, admin.ErrUnknownContent) {
 			if _, err := fmt.Fprintf(d.out, "%s: %v\n", name, err); err != nil {
 				return err
 			}
@@ -243,7 +280,7 @@ func oldest(h admin.NameHistory, at time.Time) time.Time {
 }
 
 // resource writes how two contents of a resource differ.
-func (d differ) resource(ctx context.Context, resource string, which []string) error {
+func (d *differ) resource(ctx context.Context, resource string, which []string) error {
 	switch len(which) {
 	case 2:
 		return d.compare(ctx, resource, which[0], which[1])
@@ -265,7 +302,7 @@ func (d differ) resource(ctx context.Context, resource string, which []string) e
 }
 
 // compare writes how two contents of a resource differ, for the clients of each node.
-func (d differ) compare(ctx context.Context, resource, a, b string) error {
+func (d *differ) compare(ctx context.Context, resource, a, b string) error {
 	before, err := d.contents(ctx, resource, a)
 	if err != nil {
 		return err
@@ -290,18 +327,18 @@ func (d differ) compare(ctx context.Context, resource, a, b string) error {
 }
 
 // contents returns a content of a resource, of this agent or of another one.
-func (d differ) contents(ctx context.Context, resource, which string) ([]admin.Content, error) {
+func (d *differ) contents(ctx context.Context, resource, which string) ([]admin.Content, error) {
 	if strings.HasPrefix(which, "unix:") || !strings.Contains(which, "T") && strings.Contains(which, ":") {
 		return admin.Client{Addr: which}.Contents(ctx, "", resource, "served")
 	}
 	return d.client.Contents(ctx, d.node, resource, which)
 }
 
-func (d differ) write(resource, a, b string, before, after admin.Content) error {
+func (d *differ) write(resource, a, b string, before, after admin.Content) error {
 	label := func(which string, c admin.Content) string {
 		return fmt.Sprintf("%s %s (%s)", resource, which, versionText(c.Version))
 	}
-	if before.Version == after.Version {
+	if before.Version == after.Version && d.format == "text" {
 		_, err := fmt.Fprintf(d.out, "%s: %s and %s are the same, version %s\n", resource, a, b, versionText(after.Version))
 		return err
 	}
@@ -314,6 +351,10 @@ func (d differ) write(resource, a, b string, before, after admin.Content) error 
 		return err
 	}
 	text := udiff.Unified(label(a, before), label(b, after), x, y)
+	if d.format != "text" {
+		d.found = append(d.found, difference{after.Node, resource, content{a, before.Version, before.Resource}, content{b, after.Version, after.Resource}, text})
+		return nil
+	}
 	if text == "" {
 		text = fmt.Sprintf("%s: %s and %s differ only in what is not shown: secrets, or the order of fields (versions %s and %s)\n",
 			resource, a, b, versionText(before.Version), versionText(after.Version))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
 const statusLong = `Show the state of the running agent: first problems, then the control planes, the cached
@@ -23,6 +24,9 @@ lost. That the control plane is away is no such problem while its last configura
 const statusExample = `
 holdfast status
 
+# again and again
+holdfast status --watch
+
 # for programs
 holdfast status -o json
 
@@ -34,20 +38,25 @@ holdfast status --admin unix:/tmp/holdfast/admin.sock`
 
 func newStatus() *command {
 	c := newCommand("status", "show problems, control planes, resources and clients of the running agent", statusLong, statusExample)
-	var asJSON, check bool
+	var output string
+	var check, watch bool
 	flags := c.section("Output")
-	flags.VarP(either(&asJSON, "text", "json"), "output", "o", "output format")
+	flags.VarP(oneOf(&output, "text", "json", "yaml"), "output", "o", "output format")
 	flags.BoolVar(&check, "check", false, "fail if there is a problem of the level error")
+	flags.BoolVarP(&watch, "watch", "w", false, "show it again every two seconds, until interrupted")
 	c.callAgent(func(ctx context.Context, client admin.Client) error {
-		status, err := client.Status(ctx)
-		if err != nil {
-			return failed(err)
+		if watch && check {
+			return errors.New("give --check or --watch, not both")
 		}
-		status.Admin = client.Addr
-		if asJSON {
-			err = writeJSON(c.OutOrStdout(), status)
-		} else {
-			err = status.WriteText(c.OutOrStdout())
+		status, err := showStatus(ctx, client, c.OutOrStdout(), output)
+		for watch && err == nil && wake.Sleep(ctx, watchEvery) {
+			if isTerminal(c.OutOrStdout()) {
+				_, _ = io.WriteString(c.OutOrStdout(), "\x1b[H\x1b[2J") // from the top of an empty screen
+			}
+			_, err = showStatus(ctx, client, c.OutOrStdout(), output)
+		}
+		if watch && ctx.Err() != nil {
+			return nil
 		}
 		if err == nil && check {
 			err = checkStatus(status)
@@ -55,6 +64,25 @@ func newStatus() *command {
 		return failed(err)
 	})
 	return c
+}
+
+// watchEvery is the interval of --watch.
+const watchEvery = 2 * time.Second
+
+// showStatus writes the status of an agent, and returns it.
+func showStatus(ctx context.Context, client admin.Client, w io.Writer, format string) (admin.Status, error) {
+	status, err := client.Status(ctx)
+	if err != nil {
+		return status, err
+	}
+	status.Admin = client.Addr
+	switch format {
+	case "json":
+		return status, writeJSON(w, status)
+	case "yaml":
+		return status, writeYAML(w, status)
+	}
+	return status, status.WriteText(w)
 }
 
 // checkStatus returns the problems of the level error; nil for none.

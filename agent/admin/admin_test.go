@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/agent/events"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -135,7 +136,7 @@ func TestReadyzVerboseListsEveryCondition(t *testing.T) {
 }
 
 func TestEachSurfaceServesItsPathsAndNoOthers(t *testing.T) {
-	s := server(t, Config{State: &agent{}, Quit: func() {}, LogLevel: new(slog.LevelVar)})
+	s := server(t, Config{State: &agent{}, Quit: func() {}, LogLevel: new(slog.LevelVar), Changes: &changes{}, Histories: &changes{}, Events: events.New("")})
 	surfaces := []struct {
 		name string
 		mux  http.Handler
@@ -157,6 +158,33 @@ func TestEachSurfaceServesItsPathsAndNoOthers(t *testing.T) {
 		{"GET", "/explain?x=y", 404, 400, 400},
 		{"POST", "/loglevel?level=debug", 404, 404, 200},
 		{"GET", "/loglevel", 404, 404, 405},
+		{"GET", "/events", 404, 200, 200},
+		{"GET", "/events?since=yesterday", 404, 400, 400},
+		{"GET", "/events?kind=x", 404, 400, 400},
+		{"GET", "/history", 404, 200, 200},
+		{"GET", "/history?type=CDS&name=c&since=1h&node=n", 404, 200, 200},
+		{"GET", "/history?type=XDS", 404, 400, 400},
+		{"GET", "/history?x=y", 404, 400, 400},
+		{"GET", "/content?resource=CDS/c&which=held", 404, 200, 200},
+		{"GET", "/content?resource=CDS/c&which=unknown", 404, 404, 404},
+		{"GET", "/content?resource=CDS", 404, 400, 400},
+		{"GET", "/content?name=c", 404, 400, 400},
+		{"POST", "/freeze?reason=why&type=CDS&for=2h&ack=true", 404, 404, 200},
+		{"POST", "/freeze?type=XDS", 404, 404, 400},
+		{"POST", "/freeze?reason=a%0Ab", 404, 404, 400},
+		{"POST", "/freeze?for=soon", 404, 404, 400},
+		{"POST", "/freeze?ack=perhaps", 404, 404, 400},
+		{"POST", "/freeze?x=y", 404, 404, 400},
+		{"POST", "/freeze?reason=again", 404, 404, 409},
+		{"GET", "/freeze", 404, 404, 405},
+		{"POST", "/rollback?to=10m&resource=CDS/c&partial=true&dry_run=true", 404, 404, 200},
+		{"POST", "/rollback?version=1&resource=CDS/c", 404, 404, 200},
+		{"POST", "/rollback?version=1", 404, 404, 400},
+		{"POST", "/rollback?version=1&resource=CDS/c&to=1h", 404, 404, 400},
+		{"POST", "/rollback?to=2100-01-01T00:00:00Z", 404, 404, 400},
+		{"POST", "/rollback?to=later", 404, 404, 400},
+		{"POST", "/rollback?resource=CDS", 404, 404, 400},
+		{"POST", "/rollback?x=y", 404, 404, 400},
 		{"GET", "/debug/pprof/", 404, 404, 404},
 		{"GET", "/livez/x", 404, 404, 404},
 		{"POST", "/livez", 405, 405, 405},

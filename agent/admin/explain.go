@@ -12,8 +12,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/holdfast-xds/holdfast/agent/events"
 	"github.com/holdfast-xds/holdfast/agent/explain"
 	"github.com/holdfast-xds/holdfast/internal/routing"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 // ExplainQuery is what Client.Explain asks about: a request if Host is set, a resource if Type is set, or else
@@ -137,8 +139,25 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	for node, resources := range groups {
 		all = append(all, explain.Explain(node, resources, query))
 	}
+	if k := query.Resource; k != nil && s.cfg.Events != nil {
+		for _, x := range all {
+			x.Recent = s.recent(x.Node, *k)
+		}
+	}
 	slices.SortFunc(all, func(a, b *explain.Explanation) int { return strings.Compare(a.Node, b.Node) })
 	writeJSON(w, http.StatusOK, all)
+}
+
+// maxRecent bounds the events that an explanation has.
+const maxRecent = 5
+
+// recent returns what happened to a resource lately.
+func (s *Server) recent(node string, k explain.Key) (lines []string) {
+	all := s.cfg.Events.Select(events.Filter{Node: node, Type: xds.Short(k.Type), Name: k.Name})
+	for _, e := range all[max(0, len(all)-maxRecent):] {
+		lines = append(lines, e.Time.UTC().Format("2006-01-02 15:04:05Z ")+printable(e.Line()))
+	}
+	return lines
 }
 
 // explained returns a resource as clients are served it.

@@ -27,6 +27,8 @@ type Explanation struct {
 	// Listeners and Others are the trees of everything.
 	Listeners []*Node `json:"listeners,omitempty"`
 	Others    []*Node `json:"others,omitempty"`
+	// Recent are lines of what happened to the resource lately, the newest last. The caller sets them.
+	Recent []string `json:"recent,omitempty"`
 	// Dangling are the references that lead nowhere: of everything, or of the tree of the resource.
 	Dangling []Dangling `json:"dangling"`
 }
@@ -77,6 +79,12 @@ func (x *Explanation) Text() string {
 		x.Resource.text(&b, 0)
 		for _, from := range x.Referrers {
 			fmt.Fprintf(&b, "named by %s\n", from)
+		}
+		if len(x.Recent) > 0 {
+			b.WriteString("\nlately\n")
+		}
+		for _, line := range x.Recent {
+			fmt.Fprintf(&b, "  %s\n", line)
 		}
 	default:
 		for _, n := range x.Listeners {

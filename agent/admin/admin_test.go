@@ -158,6 +158,7 @@ func TestEachSurfaceServesItsPathsAndNoOthers(t *testing.T) {
 		{"GET", "/explain?x=y", 404, 400, 400},
 		{"POST", "/loglevel?level=debug", 404, 404, 200},
 		{"GET", "/loglevel", 404, 404, 405},
+		{"GET", "/rehearsal", 404, 200, 200},
 		{"GET", "/events", 404, 200, 200},
 		{"GET", "/events?since=yesterday", 404, 400, 400},
 		{"GET", "/events?kind=x", 404, 400, 400},

@@ -37,6 +37,7 @@ func (s *Server) full(unix bool) http.Handler {
 	mux.HandleFunc("GET /status.json", s.status)
 	mux.HandleFunc("GET /dump", s.dump)
 	mux.HandleFunc("GET /explain", s.explain)
+	mux.HandleFunc("GET /rehearsal", s.rehearsal)
 	if s.cfg.Events != nil {
 		mux.HandleFunc("GET /events", s.events)
 	}

@@ -145,6 +145,9 @@ type Group struct {
 	// Contact is when an upstream last answered, possibly before the last restart; the zero time
 	// for never.
 	Contact time.Time `json:"contact,omitzero"`
+	// NotServedFrom is when new clients are not served any more if no upstream answers until then
+	// (--max-stale); the zero time for never.
+	NotServedFrom time.Time `json:"not_served_from,omitzero"`
 	// Opened is when the group was created.
 	Opened time.Time `json:"opened,omitzero"`
 	// Dangling are the first clusters that routes and listeners lead to and that are not there, and

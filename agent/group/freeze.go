@@ -5,13 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/internal/references"
 	"github.com/holdfast-xds/holdfast/internal/xds"
-	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
 // Freeze serves what is served now until Resume; see cache.Freeze.
@@ -71,32 +68,13 @@ func missing(contents []*xds.Resource, served func(xds.Key) *xds.Resource, had f
 			case target == nil:
 				out = append(out, cache.MissingContent{Key: k, Why: by + " refers to it, and it would not be served"})
 			case ref.Type == xds.SecretType:
-				if end := certificateEnd(target); !end.IsZero() && end.Before(time.Now()) {
+				if end := admin.CertificateEnd(target.Body); !end.IsZero() && end.Before(time.Now()) {
 					out = append(out, cache.MissingContent{Key: k, Why: fmt.Sprintf("%s refers to it, and its certificate ended at %s", by, end.UTC().Format(time.RFC3339))})
 				}
 			}
 		}
 	}
 	return out
-}
-
-// certificateEnd returns when the certificate of a Secret ends; the zero time if it has none that can be
-// read.
-func certificateEnd(r *xds.Resource) time.Time {
-	secret := &tlsv3.Secret{}
-	if r.Body == nil || r.Body.UnmarshalTo(secret) != nil {
-		return time.Time{}
-	}
-	chain := secret.GetTlsCertificate().GetCertificateChain()
-	text := chain.GetInlineBytes()
-	if len(text) == 0 {
-		text = []byte(chain.GetInlineString())
-	}
-	certs, err := pki.ParseCerts(text)
-	if err != nil || len(certs) == 0 {
-		return time.Time{}
-	}
-	return certs[0].NotAfter
 }
 
 // Frozen returns what is frozen, for the status; nil for nothing.

@@ -23,6 +23,9 @@ func (g *Group) Status() admin.Group {
 			out.Fallback.Suspects = append(out.Fallback.Suspects, admin.Suspect{Type: xds.Short(s.Type), Name: s.Name})
 		}
 	}
+	if g.cfg.MaxStale > 0 && !out.Contact.IsZero() {
+		out.NotServedFrom = out.Contact.Add(g.cfg.MaxStale)
+	}
 	out.Freeze, out.HistoryBytes = g.Frozen(), g.cache.HistoryBytes()
 	out.ShortLives, out.ShortLivesTotal = g.disconnects.state(time.Now())
 	for _, t := range g.cache.Status() {

@@ -17,8 +17,8 @@ type Freeze = freeze.Order
 var ErrFrozen = errors.New("it is frozen already")
 
 // Freeze serves what is served now under the frozen names until Unfreeze, whatever the sources send.
-// TTLs still end. What the sources remove of other types, and a client subscribes to by name, is
-// served on as well, because what is frozen may refer to it.
+// TTLs still end. What the sources remove of other types, and is subscribed to by name, is served on as
+// well, because what is frozen may refer to it.
 func (c *Cache) Freeze(o Freeze) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,7 +102,7 @@ func (c *Cache) pin(t *table, name string, r *xds.Resource, ch *changes) (frozen
 		return false
 	case e != nil && r != nil && e.Current().Version == r.Version:
 		return false
-	case !isFrozen && (e == nil || r != nil || !t.names.InUse(name)):
+	case !isFrozen && (e == nil || r != nil || !t.names.Has(name)):
 		return false
 	case e != nil:
 		c.setPin(k, &freeze.Pin{History: e.Clone()})

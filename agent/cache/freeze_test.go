@@ -108,6 +108,17 @@ func TestWhatFrozenResourcesReferToIsKept(t *testing.T) {
 	})
 }
 
+// The endpoints are removed while Envoy restarts.
+func TestWhatFrozenResourcesReferToIsKeptWithoutAClient(t *testing.T) {
+	frozen(t, Config{}, everything, func(t *testing.T, c *Cache, w *Watch) {
+		w.Close(nil)
+		complete(c, xds.ClusterType, "b@1")
+		apply(c, xds.Update{Type: xds.EndpointType, Removed: []string{"a"}})
+		serves(t, c, xds.ClusterType, "a", "1")
+		serves(t, c, xds.EndpointType, "a", "1")
+	})
+}
+
 func TestAFreezeOfATypeOrANameConcernsNothingElse(t *testing.T) {
 	frozen(t, Config{}, Freeze{Names: []xds.Key{{Type: xds.ClusterType, Name: "a"}}}, func(t *testing.T, c *Cache, _ *Watch) {
 		complete(c, xds.ClusterType, "a@2", "b@2", "c@1")

@@ -31,7 +31,9 @@ type Freeze struct {
 	Until time.Time `json:"until,omitzero"`
 	// ACK says that what the control plane sends is ACKed although clients do not get it.
 	ACK bool `json:"ack,omitempty"`
-	// RolledBackTo is the time whose configuration is served; the zero time without a rollback.
+	// RolledBack says that earlier contents are served: those of RolledBackTo, or single versions if that is
+	// the zero time.
+	RolledBack   bool      `json:"rolled_back,omitempty"`
 	RolledBackTo time.Time `json:"rolled_back_to,omitzero"`
 	// Volatile says that the freeze ends with the agent, because there is no state directory.
 	Volatile bool `json:"volatile,omitempty"`
@@ -68,7 +70,10 @@ func (f *Freeze) what() string {
 // Line describes the freeze in a sentence. at is as in Status.
 func (f *Freeze) Line(now time.Time, at string) string {
 	text := "frozen"
-	if !f.RolledBackTo.IsZero() {
+	switch {
+	case f.RolledBack && f.RolledBackTo.IsZero():
+		text = "rolled back and frozen"
+	case f.RolledBack:
 		text = "rolled back to " + f.RolledBackTo.UTC().Format(time.RFC3339) + " and frozen"
 	}
 	text += " since " + f.Since.UTC().Format(time.RFC3339)

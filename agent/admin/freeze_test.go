@@ -89,7 +89,7 @@ func TestNamesOfResources(t *testing.T) {
 func TestTheLineOfAFreezeHasEverything(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	f := &Freeze{Since: at, By: "uid 0", Reason: "bad.", All: true, Names: []string{"CDS/a", "CDS/b", "CDS/c", "CDS/d"}, Until: at.Add(time.Hour),
-		RolledBackTo: at.Add(-time.Hour), NotStored: 1, Volatile: true, Waiting: map[string]int{"CDS": 1}}
+		RolledBack: true, RolledBackTo: at.Add(-time.Hour), NotStored: 1, Volatile: true, Waiting: map[string]int{"CDS": 1}}
 	got := f.Line(at.Add(2*time.Hour), " --admin x")
 	const want = "rolled back to 2026-01-02T02:04:05Z and frozen since 2026-01-02T03:04:05Z by uid 0: bad; " +
 		"everything but endpoints and secrets, CDS/a, CDS/b, CDS/c, 1 more name; 1 change waits; `holdfast resume --admin x` ends it; " +

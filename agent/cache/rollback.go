@@ -103,6 +103,7 @@ func (c *Cache) RollBack(in Rollback) (RolledBack, error) {
 		return out, nil
 	}
 	o := in.Freeze
+	o.RolledBack = true
 	if c.frozen != nil {
 		o = c.frozen.With(o)
 	}

@@ -84,7 +84,7 @@ func (g *Group) Frozen() *admin.Freeze {
 		return nil
 	}
 	out := &admin.Freeze{
-		Since: o.Since, By: o.By, Reason: o.Reason, All: o.All, Until: o.Until, ACK: o.ACK, RolledBackTo: o.RolledBackTo,
+		Since: o.Since, By: o.By, Reason: o.Reason, All: o.All, Until: o.Until, ACK: o.ACK, RolledBack: o.RolledBack, RolledBackTo: o.RolledBackTo,
 		Waiting: make(map[string]int, len(waiting)),
 	}
 	for _, typeURL := range o.Types {

@@ -36,8 +36,9 @@ type Order struct {
 	Until time.Time `json:"until,omitzero"`
 	// ACK says that the sources' changes are ACKed, although no client gets them.
 	ACK bool `json:"ack,omitempty"`
-	// RolledBackTo is the time of the contents that are served; the zero time if they are those of
-	// Since.
+	// RolledBack says that contents of an earlier time than Since are served: of RolledBackTo, or the zero
+	// time for single versions.
+	RolledBack   bool      `json:"rolled_back,omitempty"`
 	RolledBackTo time.Time `json:"rolled_back_to,omitzero"`
 }
 
@@ -57,9 +58,16 @@ func (o *Order) FrozenType(typeURL string) bool {
 	return slices.Contains(o.Types, typeURL)
 }
 
-// With returns an order for what either order freezes, with the reason of the second.
+// With returns an order for what either order freezes, since the first, with the reason of the second.
 func (o *Order) With(other Order) Order {
-	other.All = other.All || o.All
+	other.Since, other.All, other.RolledBack = o.Since, other.All || o.All, other.RolledBack || o.RolledBack
+	if other.RolledBackTo.IsZero() {
+		other.RolledBackTo = o.RolledBackTo
+	}
+	if other.Until.IsZero() {
+		other.Until = o.Until
+	}
+	other.ACK = other.ACK || o.ACK
 	for _, typeURL := range o.Types {
 		if !slices.Contains(other.Types, typeURL) {
 			other.Types = append(slices.Clip(other.Types), typeURL)

@@ -93,11 +93,23 @@ func FuzzFreeze(f *testing.F) {
 			random := rand.New(rand.NewPCG(seed, 1))
 			plain, frozen := newTwin(Config{}), newTwin(Config{HistoryBytes: 1 << 20})
 			j := frozen.Journal(make(chan struct{}, 1), true)
+			away := false // the clients are disconnected
 			both := func(u xds.Update) {
 				apply(plain.Cache, u)
 				apply(frozen.Cache, u)
-				plain.reads(t)
-				frozen.reads(t)
+				if !away {
+					plain.reads(t)
+					frozen.reads(t)
+				}
+			}
+			connect := func() {
+				if away {
+					away = false
+					for _, c := range []*twin{plain, frozen} {
+						c.connect()
+						c.reads(t)
+					}
+				}
 			}
 			// moments are times, and what the client of frozen had then.
 			type moment struct {
@@ -159,7 +171,18 @@ func FuzzFreeze(f *testing.F) {
 			time.Sleep(time.Minute)
 			for range 60 {
 				time.Sleep(time.Minute)
-				switch n := random.IntN(12); {
+				n := random.IntN(14)
+				if n >= 7 && n != 12 {
+					connect()
+				}
+				switch {
+				case n == 12 && !away:
+					away = true
+					plain.w.Close(nil)
+					frozen.w.Close(nil)
+					continue
+				case n == 12, n == 13:
+					connect()
 				case n < 7:
 					both(step(twinTypes[random.IntN(len(twinTypes))]))
 				case n == 7 && before == nil:
@@ -218,10 +241,14 @@ func FuzzFreeze(f *testing.F) {
 					frozen.connect()
 					frozen.reads(t)
 				}
+				if away {
+					continue
+				}
 				check("after a step")
 				time.Sleep(time.Second) // several changes at one time are nanoseconds apart
 				moments = append(moments, moment{time.Now(), maps.Clone(frozen.has)})
 			}
+			connect()
 			frozen.Unfreeze()
 			frozen.reads(t)
 			before = nil

@@ -28,7 +28,10 @@ func newTwin(cfg Config) *twin {
 	return t
 }
 
+// connect connects the client, which ACKs again what it has: an Envoy that reconnects says so (protocol.md
+// 3.5), or is sent it again.
 func (t *twin) connect() {
+	clear(t.has)
 	t.w = watch(t.Cache, "x", xds.ClusterType, "*")
 	subscribe(t.w, xds.ListenerType, "*")
 	subscribe(t.w, xds.EndpointType, "a", "b", "c")

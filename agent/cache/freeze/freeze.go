@@ -6,7 +6,7 @@
 // served what is pinned. A rollback pins contents of an earlier time. What other frozen resources
 // refer to, and a source removes, is pinned as well.
 //
-// It promises that a pin stays what it is, whatever the sources send, until it is dropped. It does
+// It promises that a pin stays what it is, whatever the sources send, until it is dropped (design.md I12). It does
 // not know what the sources have sent meanwhile. Nothing in it has a lock: its owner serializes all
 // calls.
 package freeze

@@ -458,7 +458,7 @@ func (c *Cache) put(t *table, from contents.Origin, r *xds.Resource, ch *changes
 		if p.Status() == xds.Acked && !frozen {
 			c.accepted(t, r.Name, p.OldAcked, r) // clients had accepted it before
 		}
-		c.observePut(r, p.Old)
+		c.observePut(r, p.Old, frozen)
 		c.trackDeadline(r)
 		ch.add(r.Name, p.Old, r)
 		ch.retry = ch.retry || p.WasNackedOrSuspect
@@ -489,7 +489,11 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 		was = e.Current()
 		frozen := c.pin(t, name, nil, ch)
 		ch.withheld = ch.withheld || frozen && !c.pins.Of(t.key(name)).Absent()
-		if !expired(was, time.Now()) { // dropExpired reports those
+		switch {
+		case expired(was, time.Now()): // dropExpired reports it
+		case frozen:
+			c.observe(t.URL, name, ResourceWithheld)
+		default:
 			c.observe(t.URL, name, ResourceRemoved)
 		}
 		ch.add(name, was)

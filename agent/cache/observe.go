@@ -13,6 +13,8 @@ const (
 	ResourceExpired ChangeKind = "expired"
 	// ResourceACKed: a client accepted a content that none had accepted before.
 	ResourceACKed ChangeKind = "acked"
+	// ResourceWithheld: a source added, changed or removed it, which is not served because it is frozen.
+	ResourceWithheld ChangeKind = "withheld"
 )
 
 // observe reports what happened to a resource.
@@ -23,9 +25,12 @@ func (c *Cache) observe(typeURL, name string, what ChangeKind) {
 }
 
 // observePut reports the new content of a resource; old is the one before, nil for none.
-func (c *Cache) observePut(r, old *xds.Resource) {
+func (c *Cache) observePut(r, old *xds.Resource, frozen bool) {
 	what := ResourceChanged
-	if old == nil {
+	switch {
+	case frozen:
+		what = ResourceWithheld
+	case old == nil:
 		what = ResourceAdded
 	}
 	c.observe(r.Type, r.Name, what)

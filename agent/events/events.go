@@ -40,7 +40,7 @@ type Event struct {
 	// Type is the short name of a type of resources, and Name a resource or a certificate.
 	Type string `json:"type,omitempty"`
 	Name string `json:"name,omitempty"`
-	// Counts counts the changes of resources: added, changed, removed, expired, acked. Names are the first
+	// Counts counts the changes of resources: added, changed, removed, expired, withheld, acked. Names are the first
 	// MaxNames of them.
 	Counts map[string]int `json:"counts,omitempty"`
 	Names  []string       `json:"names,omitempty"`
@@ -379,6 +379,8 @@ const (
 	Expired Change = "expired"
 	// ACKed: a client accepted a content that none had accepted before.
 	ACKed Change = "acked"
+	// Withheld: the control plane changed it, which is not served because it is frozen.
+	Withheld Change = "withheld"
 )
 
 // Resource records a change of a resource for the clients of a node.
@@ -438,7 +440,7 @@ func (f *fold) event(k foldKey) Event {
 		e.Until = f.last.UTC().Round(0)
 	}
 	var parts []string
-	for _, what := range []Change{Added, Changed, Removed, Expired, ACKed} {
+	for _, what := range []Change{Added, Changed, Removed, Expired, Withheld, ACKed} {
 		if n := f.counts[string(what)]; n > 0 {
 			text := string(what)
 			if what == ACKed {

@@ -110,7 +110,7 @@ func TestAnIncident(t *testing.T) {
 	s.check(traffic.Stop())
 	s.check(testbed.Eventually(limit, func() error { return inOrder(s.does("history", "RDS/ingress"), "now") }))
 	s.tell("What happened, for the report:\n\n")
-	s.check(testbed.Eventually(limit, func() error { return inOrder(s.does("events", "--type", "RDS"), "changed", "changed", "ACKed") }))
+	s.check(testbed.Eventually(limit, func() error { return inOrder(s.does("events", "--type", "RDS"), "changed", "withheld", "ACKed") }))
 	s.runs([]string{"RDS: "}, "events", "--since", "8h", "--type", "RDS")
 	s.runs([]string{"rolled back", "freeze ended"}, "events", "--since", "8h")
 	s.runs([]string{"before 20", "now"}, "history", "RDS/ingress")

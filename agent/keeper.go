@@ -354,7 +354,8 @@ func (k *keeper) leave(m *group.Member) {
 		if g.live != m {
 			continue
 		}
-		left := &savedGroup{name: name, contact: m.Contact(), pending: append(g.pending, k.records(name, g.journal.Take())...)}
+		b := g.journal.Take()
+		left := &savedGroup{name: name, contact: m.Contact(), pending: slices.Concat(g.pending, k.records(name, b), k.versions(name, b.Versions))}
 		g.journal.Done(nil) // without clients no ACK waits for it
 		left.pending = append(left.pending, contact(left))
 		left.written = left.contact
@@ -459,14 +460,19 @@ func (k *keeper) append() (err error) {
 	k.mu.Lock()
 	var batch []store.Record
 	var journals []*cache.Journal
+	versions := make(map[string][]cache.SavedVersion) // by group
 	for name, g := range k.groups {
 		batch = append(batch, g.pending...)
 		g.pending = nil
 		if g.live == nil {
 			continue
 		}
-		batch = append(batch, k.records(name, g.journal.Take())...)
+		b := g.journal.Take()
+		batch = append(batch, k.records(name, b)...)
 		batch = append(batch, k.found(g)...)
+		if len(b.Versions) > 0 {
+			versions[name] = b.Versions
+		}
 		journals = append(journals, g.journal)
 		if at := g.live.Contact(); at.Sub(g.written) >= contactEvery {
 			g.contact, g.written = at, at
@@ -482,6 +488,24 @@ func (k *keeper) append() (err error) {
 	for _, j := range journals {
 		j.Done(err)
 	}
+	if err == nil && len(versions) > 0 {
+		err = k.appendVersions(versions)
+	}
+	return err
+}
+
+// appendVersions writes former contents, for which no ACK waits.
+func (k *keeper) appendVersions(versions map[string][]cache.SavedVersion) error {
+	var batch []store.Record
+	k.mu.Lock()
+	for group, saved := range versions {
+		batch = append(batch, k.versions(group, saved)...)
+	}
+	k.mu.Unlock()
+	err := k.disk.Append(batch)
+	if err == nil {
+		wake.Signal(k.written)
+	}
 	return err
 }
 
@@ -495,11 +519,14 @@ func (k *keeper) rewrite() error {
 		replaced[name], g.pending = g.pending, nil
 		k.found(g)
 		if g.live == nil {
-			all = append(all, k.records(name, cache.Batch{Resources: g.saved, Facts: g.facts, Versions: g.versions})...)
+			all = append(all, k.records(name, cache.Batch{Resources: g.saved, Facts: g.facts})...)
+			all = append(all, k.versions(name, g.versions)...)
 			all = append(all, contact(g))
 			continue
 		}
-		all = append(all, k.records(name, g.journal.All())...)
+		b := g.journal.All()
+		all = append(all, k.records(name, b)...)
+		all = append(all, k.versions(name, b.Versions)...)
 		journals = append(journals, g.journal)
 		if at := g.live.Contact(); !at.IsZero() {
 			g.contact, g.written = at, at
@@ -572,7 +599,6 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 	}
 	slices.SortStableFunc(out, inOrder)
 	out = append(out, notes...)
-	out = append(out, k.versions(group, b.Versions)...)
 	for f, value := range b.Facts {
 		out = append(out, store.Note{Key: store.NoteKey{Group: group, Name: factName(f)}, Value: value})
 	}

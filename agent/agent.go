@@ -249,6 +249,13 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 			return nil
 		})
 	}
+	notifying, endNotifying := context.WithCancel(failed)
+	defer context.AfterFunc(ctx, endNotifying)()
+	eg.Go(func() error {
+		defer endNotifying()
+		a.notifySystemd(notifying)
+		return nil
+	})
 	eg.Go(func() error { return a.surface.Run(late) })
 	a.events.Restore() // after the directory was opened
 	a.cfg.Log.Info("started", "version", a.cfg.Version)

@@ -11,9 +11,16 @@ import (
 // Prefix is the prefix of every variable that is a setting of holdfast.
 const Prefix = "HOLDFAST_"
 
-// ForChild returns the environment of this process without the settings of holdfast, some of which are
-// secrets (HOLDFAST_UPSTREAM_HEADER). They would be visible to an attacker in the started program, and
-// to everybody who may read its environment.
+// systemd has the variables by which systemd speaks with the process that it started, and with no other
+// (sd_notify(3)).
+var systemd = []string{"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"}
+
+// ForChild returns the environment of this process without what is for this process alone: the variables
+// of systemd, and the settings of holdfast, some of which are secrets (HOLDFAST_UPSTREAM_HEADER). They
+// would be visible to an attacker in the started program, and to everybody who may read its environment.
 func ForChild() []string {
-	return slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, Prefix) })
+	return slices.DeleteFunc(os.Environ(), func(pair string) bool {
+		name, _, _ := strings.Cut(pair, "=")
+		return strings.HasPrefix(pair, Prefix) || slices.Contains(systemd, name)
+	})
 }

@@ -132,6 +132,6 @@ const incidentHead = `# An incident
 
 A bad change at night, and the morning after: with ` + "`status`, `explain`, `diff`, `rollback`, `events` and `resume`" + `. The test
 [incident_test.go](../test/e2e/incident_test.go) plays it with a real Envoy, and wrote the output below. ` + "`HOLDFAST_ADMIN`" + ` is set to the agent's
-admin socket; in a pod, ` + "`kubectl exec POD -c holdfast -- holdfast status`" + ` does the same.
+admin socket; in a pod, ` + "`" + `kubectl exec POD -c holdfast -- holdfast status` + "`" + ` or, with the plugin [kubectl-holdfast](../deploy/kubectl/kubectl-holdfast), ` + "`" + `kubectl holdfast POD status` + "`" + ` does the same.
 
 `

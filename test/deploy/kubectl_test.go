@@ -8,6 +8,9 @@ import (
 	"testing"
 )
 
+// pluginFile is the plugin of kubectl, below deploy.
+const pluginFile = "kubectl/kubectl-holdfast"
+
 // fakeKubectl answers get with what it is asked for of a pod, and prints the words of exec, one a line.
 const fakeKubectl = `#!/bin/sh
 for word; do
@@ -33,7 +36,7 @@ func TestTheKubectlPlugin(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte(fakeKubectl), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	plugin, err := filepath.Abs(filepath.Join("..", "..", "deploy", "kubectl", "kubectl-holdfast"))
+	plugin, err := filepath.Abs(filepath.Join("..", "..", "deploy", pluginFile))
 	if err != nil {
 		t.Fatal(err)
 	}

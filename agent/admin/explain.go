@@ -155,7 +155,7 @@ const maxRecent = 5
 func (s *Server) recent(node string, k explain.Key) (lines []string) {
 	all := s.cfg.Events.Select(events.Filter{Node: node, Type: xds.Short(k.Type), Name: k.Name})
 	for _, e := range all[max(0, len(all)-maxRecent):] {
-		lines = append(lines, e.Time.UTC().Format("2006-01-02 15:04:05Z ")+printable(e.Line()))
+		lines = append(lines, e.Time.UTC().Format("2006-01-02 15:04:05Z ")+Printable(e.Line()))
 	}
 	return lines
 }

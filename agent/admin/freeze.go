@@ -171,7 +171,7 @@ func checkReason(reason string) error {
 	switch {
 	case len(reason) > maxReason:
 		return fmt.Errorf("the reason has %d bytes: want at most %d", len(reason), maxReason)
-	case printable(reason) != reason:
+	case Printable(reason) != reason:
 		return errors.New("the reason has control characters")
 	}
 	return nil

@@ -216,7 +216,7 @@ func (r *Rehearsal) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "If the control plane went away now\n")
 	for _, g := range r.Groups {
-		fmt.Fprintf(&b, "\nnode %q would be served, also after a restart of Envoy, and after one of the agent\n", printable(g.Node))
+		fmt.Fprintf(&b, "\nnode %q would be served, also after a restart of Envoy, and after one of the agent\n", Printable(g.Node))
 		t := newTable(&b, "TYPE", "SERVED", "AFTER A RESTART OF THE AGENT")
 		for _, kind := range slices.SortedFunc(maps.Keys(g.Served), compareShort) {
 			stored := "?"
@@ -233,7 +233,7 @@ func (r *Rehearsal) WriteText(w io.Writer) error {
 		b.WriteString("\nWhat would be missing\n")
 	}
 	for _, l := range r.Losses {
-		fmt.Fprintf(&b, "  after %s: %s: %s\n", l.After, printable(l.What), printable(l.Why))
+		fmt.Fprintf(&b, "  after %s: %s: %s\n", l.After, Printable(l.What), Printable(l.Why))
 	}
 	if len(r.Ends) > 0 {
 		b.WriteString("\nWhat would end, if it stayed away\n")
@@ -243,7 +243,7 @@ func (r *Rehearsal) WriteText(w io.Writer) error {
 			fmt.Fprintf(&b, "  … and %d more\n", len(r.Ends)-i)
 			break
 		}
-		fmt.Fprintf(&b, "  %s (%s)  %s: %s\n", e.At.UTC().Format(time.RFC3339), in(r.At, e.At), printable(e.What), e.Then)
+		fmt.Fprintf(&b, "  %s (%s)  %s: %s\n", e.At.UTC().Format(time.RFC3339), in(r.At, e.At), Printable(e.What), e.Then)
 	}
 	b.WriteString("\nA new pod would get nothing: what is stored belongs to this one (docs/offline.md).\n")
 	_, err := w.Write(b.Bytes())

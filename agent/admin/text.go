@@ -28,11 +28,11 @@ func (s Status) WriteText(w io.Writer) error {
 			state = "NOT READY"
 		}
 	}
-	fmt.Fprintf(&b, "holdfast %s, up %s: %s\n", printable(s.Version), age(s.Now, s.Started), state)
+	fmt.Fprintf(&b, "holdfast %s, up %s: %s\n", Printable(s.Version), age(s.Now, s.Started), state)
 	if problems := s.Problems(); len(problems) > 0 {
 		b.WriteString("\nProblems\n")
 		for _, p := range problems {
-			fmt.Fprintf(&b, "  %s\n", printable(p.Text))
+			fmt.Fprintf(&b, "  %s\n", Printable(p.Text))
 		}
 	}
 	for _, g := range s.Groups {
@@ -42,13 +42,13 @@ func (s Status) WriteText(w io.Writer) error {
 		b.WriteString(legend)
 	}
 	if e := s.Envoy; e != nil {
-		fmt.Fprintf(&b, "\nEnvoy %s\n", printable(envoyLine(e, s.Now)))
+		fmt.Fprintf(&b, "\nEnvoy %s\n", Printable(envoyLine(e, s.Now)))
 	}
 	writeCertificates(&b, s.Certificates, s.Now)
 	if st := s.Storage; st != nil {
-		fmt.Fprintf(&b, "\nLast known good in %s: generation %d, %d bytes, written %s\n", printable(st.Dir), st.Generation, st.Bytes, ago(s.Now, st.Committed))
+		fmt.Fprintf(&b, "\nLast known good in %s: generation %d, %d bytes, written %s\n", Printable(st.Dir), st.Generation, st.Bytes, ago(s.Now, st.Committed))
 		for _, reason := range slices.Sorted(maps.Keys(st.NotStored)) {
-			fmt.Fprintf(&b, "  not stored, so missing after a restart without the control plane: %s: %s\n", plural(st.NotStored[reason], "record"), printable(reason))
+			fmt.Fprintf(&b, "  not stored, so missing after a restart without the control plane: %s: %s\n", plural(st.NotStored[reason], "record"), Printable(reason))
 			st.writeMissing(&b, reason)
 		}
 		if !st.Encrypted && len(st.Missing) > 0 {
@@ -132,7 +132,7 @@ func (s *Storage) writeMissing(b *bytes.Buffer, reason string) {
 func (s Status) writeGroup(b *bytes.Buffer, g Group) {
 	fmt.Fprintf(b, "\nNode %q, cluster %q", g.NodeID, g.Cluster)
 	if g.UserAgent != "" {
-		fmt.Fprintf(b, ", %s", printable(g.UserAgent))
+		fmt.Fprintf(b, ", %s", Printable(g.UserAgent))
 	}
 	b.WriteString("\n")
 	switch {
@@ -249,7 +249,7 @@ func (t *table) row(cells ...string) {
 		t.head = nil
 	}
 	for i, c := range cells {
-		if cells[i] = printable(c); c == "" {
+		if cells[i] = Printable(c); c == "" {
 			cells[i] = "-"
 		}
 	}
@@ -258,8 +258,8 @@ func (t *table) row(cells ...string) {
 
 func (t *table) end() { _ = t.w.Flush() } // into a Buffer, which takes everything
 
-// printable replaces characters that would move the cursor of a terminal.
-func printable(s string) string {
+// Printable replaces characters that would move the cursor of a terminal.
+func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' {
 			return ' '

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
@@ -109,12 +108,6 @@ func writeEvent(w io.Writer, e events.Event, format string) error {
 	if e.Node != "" {
 		node = " [" + e.Node + "]"
 	}
-	line := strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, e.Line())
-	_, err := fmt.Fprintf(w, "%s%s %s\n", e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), node, line)
+	_, err := fmt.Fprintf(w, "%s%s %s\n", e.Time.UTC().Format("2006-01-02T15:04:05.000Z"), admin.Printable(node), admin.Printable(e.Line()))
 	return err
 }

@@ -64,7 +64,7 @@ func newFreeze() *command {
 func writeFreezes(w io.Writer, status admin.Status) error {
 	for _, g := range status.Groups {
 		if g.Freeze != nil {
-			if _, err := fmt.Fprintf(w, "node %q: %s\n", g.NodeID, g.Freeze.Line(status.Now, "")); err != nil {
+			if _, err := fmt.Fprintf(w, "node %q: %s\n", g.NodeID, admin.Printable(g.Freeze.Line(status.Now, ""))); err != nil {
 				return err
 			}
 		}
@@ -175,14 +175,14 @@ func writeRollback(w io.Writer, r admin.Rollback, q admin.RollbackRequest) {
 	_, _ = fmt.Fprintf(w, "node %q: %s %s to %s\n", r.Node, what, did, to)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, ch := range r.Changes {
-		_, _ = fmt.Fprintf(t, "  %s/%s\t%s\t→ %s\n", ch.Type, ch.Name, versionText(ch.From), versionText(ch.To))
+		_, _ = fmt.Fprintf(t, "  %s/%s\t%s\t→ %s\n", ch.Type, admin.Printable(ch.Name), versionText(ch.From), versionText(ch.To))
 	}
 	_ = t.Flush()
 	if len(r.Missing) > 0 {
 		_, _ = fmt.Fprintln(w, "missing")
 	}
 	for _, m := range r.Missing {
-		_, _ = fmt.Fprintf(w, "  %s/%s: %s\n", m.Type, m.Name, m.Why)
+		_, _ = fmt.Fprintf(w, "  %s/%s: %s\n", m.Type, admin.Printable(m.Name), admin.Printable(m.Why))
 	}
 	if r.Done {
 		_, _ = fmt.Fprintln(w, "It is frozen: `holdfast resume` serves the newest configuration again.")

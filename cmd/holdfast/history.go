@@ -98,10 +98,10 @@ func writeHistory(w io.Writer, all []admin.NameHistory, f admin.HistoryFilter, f
 	for _, h := range all {
 		now := h.Versions[len(h.Versions)-1]
 		if f.Name == "" {
-			_, _ = fmt.Fprintf(t, "%s/%s\t%d\t%s\t%s\n", h.Type, h.Name, len(h.Versions), stamp(now.From, h.Began), versionText(now.Version))
+			_, _ = fmt.Fprintf(t, "%s/%s\t%d\t%s\t%s\n", h.Type, admin.Printable(h.Name), len(h.Versions), stamp(now.From, h.Began), versionText(now.Version))
 			continue
 		}
-		_, _ = fmt.Fprintf(t, "%s/%s of node %q\n", h.Type, h.Name, h.Node)
+		_, _ = fmt.Fprintf(t, "%s/%s of node %q\n", h.Type, admin.Printable(h.Name), h.Node)
 		_, _ = fmt.Fprintln(t, "FROM\tUNTIL\tVERSION\tUPSTREAM\tBYTES")
 		for _, v := range h.Versions {
 			until, size := "now", fmt.Sprint(v.Size)
@@ -111,7 +111,7 @@ func writeHistory(w io.Writer, all []admin.NameHistory, f admin.HistoryFilter, f
 			if v.Version != "" && !v.Kept {
 				size = "not kept"
 			}
-			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", stamp(v.From, h.Began), until, versionText(v.Version), orDash(v.UpstreamVersion), size)
+			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", stamp(v.From, h.Began), until, versionText(v.Version), admin.Printable(orDash(v.UpstreamVersion)), size)
 		}
 	}
 	return t.Flush()
@@ -253,7 +253,7 @@ func (d *differ) since(ctx context.Context, at time.Time) error {
 		d.node = h.Node
 		name := h.Type + "/" + h.Name
 		if err := d.compare(ctx, name, oldest(h, at).Format(time.RFC3339Nano), "accepted"); errors.Is(err, admin.ErrUnknownContent) {
-			if _, err := fmt.Fprintf(d.out, "%s: %v\n", name, err); err != nil {
+			if _, err := fmt.Fprintf(d.out, "%s: %v\n", admin.Printable(name), err); err != nil {
 				return err
 			}
 		} else if err != nil {
@@ -335,11 +335,12 @@ func (d *differ) contents(ctx context.Context, resource, which string) ([]admin.
 }
 
 func (d *differ) write(resource, a, b string, before, after admin.Content) error {
+	shown := admin.Printable(resource)
 	label := func(which string, c admin.Content) string {
-		return fmt.Sprintf("%s %s (%s)", resource, which, versionText(c.Version))
+		return fmt.Sprintf("%s %s (%s)", shown, which, versionText(c.Version))
 	}
 	if before.Version == after.Version && d.format == "text" {
-		_, err := fmt.Fprintf(d.out, "%s: %s and %s are the same, version %s\n", resource, a, b, versionText(after.Version))
+		_, err := fmt.Fprintf(d.out, "%s: %s and %s are the same, version %s\n", shown, a, b, versionText(after.Version))
 		return err
 	}
 	x, err := yamlOf(before.Resource)
@@ -357,7 +358,7 @@ func (d *differ) write(resource, a, b string, before, after admin.Content) error
 	}
 	if text == "" {
 		text = fmt.Sprintf("%s: %s and %s differ only in what is not shown: secrets, or the order of fields (versions %s and %s)\n",
-			resource, a, b, versionText(before.Version), versionText(after.Version))
+			shown, a, b, versionText(before.Version), versionText(after.Version))
 	}
 	if d.color {
 		text = colored(text)

@@ -18,7 +18,7 @@ resources were added, changed, removed and accepted. Changes that go on are one 
 for each type.
 
 The agent keeps the newest events in memory and, with --state-dir, about 16 MiB on disk: after a
-crash "holdfast events --state-dir DIR" shows them, also while no agent runs.`
+crash "holdfast events --offline DIR" shows them, also while no agent runs.`
 
 const eventsExample = `
 holdfast events --since 1h
@@ -28,7 +28,7 @@ holdfast events --type RDS --name local_route
 holdfast events -f
 
 # of an agent that does not run any more
-holdfast events --state-dir /var/lib/holdfast --since 2026-01-31T02:00:00Z`
+holdfast events --offline /var/lib/holdfast --since 2026-01-31T02:00:00Z`
 
 func newEvents() *command {
 	c := newCommand("events", "show what happened: changes, control planes, clients, certificates", eventsLong, eventsExample)
@@ -41,7 +41,7 @@ func newEvents() *command {
 	flags.StringVar(&f.Name, "name", "", "`NAME` of a resource or a certificate; empty: all")
 	flags.StringVar(&f.Node, "node", "", "`ID` of the node of the clients; empty: all")
 	flags.BoolVarP(&follow, "follow", "f", false, "go on with the events to come")
-	flags.StringVar(&dir, "state-dir", "", "read the events from this `DIR`, the --state-dir of an agent, instead of asking an agent")
+	flags.StringVar(&dir, "offline", "", "read the events from this `DIR`, the --state-dir of an agent, instead of asking an agent")
 	c.section("Output").VarP(oneOf(&output, "table", "json", "yaml"), "output", "o", "output format; json is one object a line")
 	c.callAgent(func(ctx context.Context, client admin.Client) error {
 		if since != "" {
@@ -59,7 +59,7 @@ func newEvents() *command {
 			f.Type = xds.Short(typeURL)
 		}
 		if follow && dir != "" {
-			return fmt.Errorf("--follow asks a running agent: leave out --state-dir, or --follow")
+			return fmt.Errorf("--follow asks a running agent: leave out --offline, or --follow")
 		}
 		some := false
 		each := func(e events.Event) error {
@@ -84,7 +84,7 @@ func newEvents() *command {
 func readEvents(dir string, f events.Filter, each func(events.Event) error) error {
 	all, err := events.Read(filepath.Join(dir, events.Name), f)
 	if err != nil {
-		return fmt.Errorf("--state-dir %s: %w", dir, err)
+		return fmt.Errorf("--offline %s: %w", dir, err)
 	}
 	for _, e := range all {
 		if err := each(e); err != nil {

@@ -44,7 +44,7 @@ func TestEventsSayWhatHappened(t *testing.T) {
 		w.envoy.Kill()
 		happened("not-an-ip", "stream closed")
 		w.agent.Kill() // -9
-		_, out := run(w.T, "events", "--state-dir", w.path("state"))
+		_, out := run(w.T, "events", "--offline", w.path("state"))
 		w.check(inOrder(out, "started", "control plane connected", "1 changed", "not-an-ip", "stream closed"))
 		w.runAgent()
 		w.envoy = w.startEnvoy()
@@ -96,7 +96,7 @@ func TestEventsAreFollowed(t *testing.T) {
 	if code, out := run(t, "events", "--admin", "unix:"+w.path("admin.sock"), "--type", "XXX"); code == 0 || !strings.Contains(out, `unknown type "XXX"`) {
 		t.Errorf("exit code %d: %s", code, out)
 	}
-	if code, out := run(t, "events", "--state-dir", w.path("nothing")); code != 1 || !strings.Contains(out, "events.jsonl") {
+	if code, out := run(t, "events", "--offline", w.path("nothing")); code != 1 || !strings.Contains(out, "events.jsonl") {
 		t.Errorf("exit code %d: %s", code, out)
 	}
 }

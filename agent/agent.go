@@ -62,6 +62,7 @@ type Config struct {
 	// an Identity it is that of Node.
 	Store        store.Config
 	Certificates sds.Config // issued if there are sources or directories
+	Seed         SeedConfig
 	// Downstream is served on Socket to Peers. REST is a further address, host:port, where REST
 	// is served in plaintext; "" for none.
 	Downstream downstream.Config
@@ -93,6 +94,7 @@ type Agent struct {
 	// certificates is nil if the agent issues none.
 	certificates *sds.Manager
 	secrets      redact.Finder // for the output of Envoy
+	seeds        publishing
 	life         lifecycle
 	orphans      *reaper.Reaper
 	// Bound by Run; rest is nil if REST is not served on TCP.
@@ -203,7 +205,7 @@ func (a *Agent) newSurface(quit func()) *admin.Server {
 	conf := a.cfg.Admin
 	conf.State, conf.Metrics, conf.Log = a, a.metrics, a.cfg.Log
 	conf.Quit, conf.Takeover = quit, a.Handover
-	conf.Changes, conf.Histories, conf.Events = a, a, a.events
+	conf.Changes, conf.Histories, conf.Events, conf.Seeds = a, a, a.events, a
 	conf.Actions = map[string]func(context.Context) error{
 		"drain":       a.Drain,
 		"undrain":     a.Undrain,
@@ -243,7 +245,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		a.awaitEnd(ctx, failed)
 		return nil
 	})
-	for _, run := range []func(context.Context){a.watch, a.undoDrain, a.orphans.Run, a.keepSockets} {
+	for _, run := range []func(context.Context){a.watch, a.undoDrain, a.orphans.Run, a.keepSockets, a.publishSeeds} {
 		eg.Go(func() error {
 			run(failed)
 			return nil
@@ -373,7 +375,7 @@ func (a *Agent) groupConfig(node *corev3.Node) group.Config {
 		a.events.Resource(node.GetId(), typeURL, name, events.Change(what))
 	}
 	conf.WatchDisconnects, conf.Cache.FallbackEnabled = a.life.envoy == nil, a.life.envoy != nil
-	conf.Cache.OnHeldBack, conf.Secrets = a.withheld, a.certificates
+	conf.Cache.OnHeldBack, conf.Secrets, conf.Seed = a.withheld, a.certificates, a.seedFor(node)
 	conf.Upstreams = func() *upstream.Failover {
 		sources, _ := a.sources() // New has checked the configuration
 		return &upstream.Failover{

@@ -129,6 +129,9 @@ func (a *Agent) Status() admin.Status {
 	if a.keeper != nil {
 		s.Storage = a.keeper.status()
 	}
+	if a.cfg.Seed.Publish != nil {
+		s.Publishing = new(a.seeds.get())
+	}
 	return s
 }
 

@@ -125,7 +125,7 @@ func CheckWithEnvoy(ctx context.Context, binary string, text []byte, f Format, d
 	if err != nil {
 		return fmt.Errorf("bootstrap: validate: %w", err)
 	}
-	defer func() { err = errors.Join(err, discard(file)) }()
+	defer func() { err = errors.Join(err, file.Close(), os.Remove(file.Name())) }()
 	if _, err := file.Write(text); err != nil {
 		return fmt.Errorf("bootstrap: validate: %w", err)
 	}

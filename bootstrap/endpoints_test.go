@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/atomicfile"
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
 )
 
@@ -118,7 +119,7 @@ func freePort(t *testing.T) string {
 // runEnvoy runs an Envoy until the test ends. It returns what it has logged.
 func runEnvoy(t *testing.T, path string, text []byte) (log func() string) {
 	t.Helper()
-	if err := Write(path, text, 0o600); err != nil {
+	if err := atomicfile.Write(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	out := &buffer{}

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/holdfast-xds/holdfast/internal/atomicfile"
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
 )
 
@@ -31,7 +32,7 @@ func TestEnvoyAcceptsTheBootstrap(t *testing.T) {
 					t.Run(nodeName+"/"+string(mode)+"/"+ext+"/admin-"+adminName, func(t *testing.T) {
 						cfg := Config{Node: node, XDS: XDS{Mode: mode}, Admin: admin}
 						path := filepath.Join(t.TempDir(), "envoy."+ext)
-						if err := Write(path, mustEncode(t, mustBuild(t, cfg), format), 0o644); err != nil {
+						if err := atomicfile.Write(path, mustEncode(t, mustBuild(t, cfg), format), 0o644); err != nil {
 							t.Fatal(err)
 						}
 						if out, err := validate(t, envoy, path); err != nil {
@@ -49,7 +50,7 @@ func TestEnvoyRefusesABootstrapWithoutItsCluster(t *testing.T) {
 	b := mustBuild(t, minimal())
 	b.StaticResources = nil
 	path := filepath.Join(t.TempDir(), "envoy.json")
-	if err := Write(path, mustEncode(t, b, JSON), 0o644); err != nil {
+	if err := atomicfile.Write(path, mustEncode(t, b, JSON), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := validate(t, envoytest.Binary(t), path); err == nil {
@@ -82,7 +83,7 @@ func TestEnvoyTellsTheNodeThatItWasGiven(t *testing.T) {
 			})
 			admin, path := filepath.Join(dir, "admin.sock"), filepath.Join(dir, "envoy."+ext)
 			b := mustBuild(t, Config{Node: hostileNode(), XDS: XDS{Socket: filepath.Join(dir, "xds.sock")}, Admin: "unix:" + admin})
-			if err := Write(path, mustEncode(t, b, format), 0o644); err != nil {
+			if err := atomicfile.Write(path, mustEncode(t, b, format), 0o644); err != nil {
 				t.Fatal(err)
 			}
 			got := runEnvoyForItsNode(t, envoy, path, admin)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+
+	"github.com/holdfast-xds/holdfast/internal/atomicfile"
 )
 
 func writeFile(t testing.TB, name, text string) string {
@@ -23,7 +25,7 @@ func TestTheNodeThatWasWrittenIsRead(t *testing.T) {
 	for ext, format := range formats {
 		t.Run(ext, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "envoy."+ext)
-			if err := Write(path, mustEncode(t, b, format), 0o644); err != nil {
+			if err := atomicfile.Write(path, mustEncode(t, b, format), 0o644); err != nil {
 				t.Fatal(err)
 			}
 			node, err := ReadNode(path)

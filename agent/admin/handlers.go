@@ -41,6 +41,9 @@ func (s *Server) full(unix bool) http.Handler {
 	if s.cfg.Events != nil {
 		mux.HandleFunc("GET /events", s.events)
 	}
+	if s.cfg.Seeds != nil {
+		mux.HandleFunc("GET /seed", s.seed)
+	}
 	if s.cfg.Histories != nil {
 		mux.HandleFunc("GET /history", s.history)
 		mux.HandleFunc("GET /content", s.content)

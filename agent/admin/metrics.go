@@ -280,6 +280,12 @@ var stateDescs = func() map[string]*prometheus.Desc {
 		{"holdfast_frozen", "", "1 while something is frozen or rolled back, 0 otherwise."},
 		{"holdfast_frozen_overdue", "", "1 while a freeze lasts longer than it was meant to, 0 otherwise."},
 		{"holdfast_frozen_changes", "", "Changes of the control plane that are not served because of a freeze."},
+		{"holdfast_seed_used", "",
+			"1 while a seed is served, because no upstream answers and nothing is stored, 0 otherwise."},
+		{"holdfast_seed_failed", "", "1 while a seed is needed and none can be used, 0 otherwise."},
+		{"holdfast_seed_published_timestamp_seconds", "",
+			"Time of the seed in the place that --seed-publish names, by whichever agent, in seconds since 1970; absent while none was seen there."},
+		{"holdfast_seed_publish_errors_total", "", "Attempts to publish a seed that failed."},
 		{"holdfast_fallback_suspects", "", "Resources that are held back because Envoy crashed with them."},
 		{"holdfast_envoy_short_lives_total", "",
 			"How often an Envoy that is not the agent's child disconnected within a minute of its start."},
@@ -345,6 +351,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	send("holdfast_events_total", float64(status.Events))
 	send("holdfast_events_lost_total", float64(status.EventsLost))
 	collectStorage(send, status.Storage)
+	collectPublishing(send, status.Publishing)
 	collectCertificates(send, status.Certificates)
 	if e := status.Envoy; e != nil {
 		send("holdfast_envoy_live", number(e.State == envoy.StateLive))
@@ -405,6 +412,7 @@ func collectGroups(send sender, groups []Group) {
 	restored, fallenBack, oldest := 0, false, time.Duration(-1)
 	suspects, shortLives := 0, uint64(0)
 	frozen, overdue, waiting, history := false, false, 0, int64(0)
+	seeded, unseeded := false, false
 	for _, g := range groups {
 		restored += g.Restored
 		if g.Fallback != nil {
@@ -412,6 +420,9 @@ func collectGroups(send sender, groups []Group) {
 			suspects += len(g.Fallback.Suspects)
 		}
 		history += g.HistoryBytes
+		if g.Seed != nil {
+			seeded, unseeded = seeded || g.Seed.Used, unseeded || g.Seed.Error != ""
+		}
 		if g.Freeze != nil {
 			frozen, overdue = true, overdue || g.Freeze.Overdue(time.Now())
 			waiting += g.Freeze.waiting()
@@ -434,6 +445,8 @@ func collectGroups(send sender, groups []Group) {
 	send("holdfast_fallen_back", number(fallenBack))
 	send("holdfast_fallback_suspects", float64(suspects))
 	send("holdfast_history_bytes", float64(history))
+	send("holdfast_seed_used", number(seeded))
+	send("holdfast_seed_failed", number(unseeded))
 	send("holdfast_frozen", number(frozen))
 	send("holdfast_frozen_overdue", number(overdue))
 	send("holdfast_frozen_changes", float64(waiting))
@@ -446,6 +459,17 @@ func collectGroups(send sender, groups []Group) {
 		send("holdfast_upstream_stale", number(u.Stale), name)
 		send("holdfast_upstream_active", number(u.Active), name)
 	}
+}
+
+// collectPublishing sends the metrics of the seed that the agent publishes; p is nil if it publishes none.
+func collectPublishing(send sender, p *Publishing) {
+	if p == nil {
+		return
+	}
+	if !p.There.IsZero() {
+		send("holdfast_seed_published_timestamp_seconds", seconds(p.There))
+	}
+	send("holdfast_seed_publish_errors_total", float64(p.Failures))
 }
 
 // collectStorage sends the metrics of the state on disk; s is nil if there is none.

@@ -65,6 +65,10 @@ func (s Status) Problems() []Problem {
 			}
 			lines.warnIf(u.LastError != "" && !u.Connected, "upstream %s: %s, %s: %s", u.Name, since, plural(u.Attempts, "attempt"), u.LastError)
 		}
+		if g.Seed != nil {
+			lines.warnIf(g.Seed.Used, "node %q: %s", g.NodeID, g.Seed.line(s.Now))
+			lines.addIf(g.Seed.Error != "", "node %q: no control plane answers, nothing is stored, and the seed cannot be used: %s", g.NodeID, g.Seed.Error)
+		}
 		if g.Freeze != nil {
 			lines.warnIf(true, "node %q: %s", g.NodeID, g.Freeze.Line(s.Now, s.at()))
 		}
@@ -87,6 +91,9 @@ func (s Status) Problems() []Problem {
 			lines.warnIf(suspect > 0, "%s: a response was NACKed by clients of node %q, and %s may be the cause: %s why",
 				t.Type, g.NodeID, plural(suspect, "resource"), dump)
 		}
+	}
+	if p := s.Publishing; p != nil {
+		lines.warnIf(p.Error != "", "seed not published to %s: %s", p.Place, p.Error)
 	}
 	lines = append(lines, certificateProblems(s.Certificates, s.Now)...)
 	lines = append(lines, s.Storage.problems(s.Now)...)

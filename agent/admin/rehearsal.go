@@ -25,6 +25,8 @@ import (
 type Rehearsal struct {
 	At     time.Time        `json:"at"`
 	Groups []RehearsedGroup `json:"groups"`
+	// NewPod is the seed that a new pod would be served; nil if there is none.
+	NewPod *NewPod `json:"new_pod,omitempty"`
 	// Losses are what would be missing.
 	Losses []Loss `json:"losses"`
 	// Ends are what would end if the control plane stayed away, the first one first.
@@ -43,7 +45,8 @@ type RehearsedGroup struct {
 
 // Loss is something that would be missing.
 type Loss struct {
-	// After is what it is missing after: "the loss of the control plane" or "a restart of the agent".
+	// After is what it is missing after: "the loss of the control plane", "a restart of the agent" or "the start of a
+	// new pod".
 	After string `json:"after"`
 	Node  string `json:"node,omitempty"`
 	What  string `json:"what"`
@@ -62,13 +65,14 @@ type End struct {
 const (
 	afterLoss    = "the loss of the control plane"
 	afterRestart = "a restart of the agent"
+	afterNewPod  = "the start of a new pod"
 )
 
 // Lost reports whether something would be lost.
 func (r *Rehearsal) Lost() bool { return len(r.Losses) > 0 }
 
 // rehearse returns what would be if the control plane went away now.
-func (s *Server) rehearse() *Rehearsal {
+func (s *Server) rehearse(ctx context.Context) *Rehearsal {
 	st := s.snapshot()
 	r := &Rehearsal{At: st.Now, Groups: []RehearsedGroup{}, Losses: []Loss{}, Ends: []End{}}
 	for _, c := range st.Conditions {
@@ -111,6 +115,7 @@ func (s *Server) rehearse() *Rehearsal {
 	}
 	r.storage(st.Storage)
 	r.certificates(st)
+	r.newPod(ctx, s.cfg.Seeds)
 	slices.SortStableFunc(r.Ends, func(a, b End) int { return a.At.Compare(b.At) })
 	return r
 }
@@ -245,7 +250,7 @@ func (r *Rehearsal) WriteText(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "  %s (%s)  %s: %s\n", e.At.UTC().Format(time.RFC3339), in(r.At, e.At), Printable(e.What), e.Then)
 	}
-	b.WriteString("\nA new pod would get nothing: what is stored belongs to this one (docs/offline.md).\n")
+	fmt.Fprintf(&b, "\n%s\n", Printable(r.newPodLine()))
 	_, err := w.Write(b.Bytes())
 	return err
 }
@@ -260,8 +265,8 @@ func compareShort(a, b string) int {
 	return cmp.Or(xds.CompareTypes(x, y), strings.Compare(a, b))
 }
 
-func (s *Server) rehearsal(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, s.rehearse())
+func (s *Server) rehearsal(w http.ResponseWriter, r *http.Request) {
+	writeJSON(w, http.StatusOK, s.rehearse(r.Context()))
 }
 
 // Rehearsal returns what would be if the control plane went away now.

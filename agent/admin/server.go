@@ -54,6 +54,8 @@ type Config struct {
 	// Changes and Histories are nil if there are none.
 	Changes   Changes
 	Histories Histories
+	// Seeds makes and reads seeds; nil if the agent does not.
+	Seeds Seeds
 	// Events has what happened; nil for nothing.
 	Events *events.Log
 	// Takeover is called when another agent requests a takeover on a Unix socket; nil if there is

@@ -86,6 +86,8 @@ type Status struct {
 	// missing on disk.
 	Events     uint64 `json:"events"`
 	EventsLost uint64 `json:"events_lost"`
+	// Publishing is the seed that the agent publishes; nil if it publishes none.
+	Publishing *Publishing `json:"publishing,omitempty"`
 	// Files lists the files that a file source could not use.
 	Files []FileError `json:"files,omitempty"`
 	// Storage is the last known good on disk; nil if there is none.
@@ -162,11 +164,42 @@ type Group struct {
 	HistoryBytes int64 `json:"history_bytes"`
 	// Freeze is what is frozen; nil for nothing.
 	Freeze *Freeze `json:"freeze,omitempty"`
+	// Seed is the seed that is served, or why none is; nil if none was needed.
+	Seed *Seed `json:"seed,omitempty"`
 	// ShortLives counts the Envoys that disconnected within a minute of their start, in a row; it is
 	// 0 for fewer than three within ten minutes. ShortLivesTotal counts all of them. If Envoy is the
 	// agent's child, its exits are counted instead.
 	ShortLives      int    `json:"short_lives,omitempty"`
 	ShortLivesTotal uint64 `json:"short_lives_total"`
+}
+
+// Seed is the seed of a group: what an agent of the same role had published, which is served because no control plane
+// answers and nothing is stored.
+type Seed struct {
+	Used bool   `json:"used"`
+	Role string `json:"role,omitempty"`
+	// At is the time of the seed, and Since is when it was first served.
+	At    time.Time `json:"at,omitzero"`
+	Since time.Time `json:"since,omitzero"`
+	// Resources counts what was taken from it.
+	Resources int `json:"resources,omitempty"`
+	// SignedBy is the fingerprint of the key that signed it; "" if no signature was needed.
+	SignedBy string `json:"signed_by,omitempty"`
+	// Error is why no seed could be used.
+	Error string `json:"error,omitempty"`
+}
+
+// Publishing is the state of the seed that the agent publishes.
+type Publishing struct {
+	Place string `json:"place"`
+	// At is when this agent last published, and There the time of the seed that is there, by whichever agent.
+	At    time.Time `json:"at,omitzero"`
+	There time.Time `json:"there,omitzero"`
+	// Bytes is the size of what this agent last published.
+	Bytes int `json:"bytes,omitempty"`
+	// Error is why the last attempt failed, and Failures counts all that did.
+	Error    string `json:"error,omitempty"`
+	Failures uint64 `json:"failures"`
 }
 
 // Dangling is a cluster that a resource leads to and that is not there.

@@ -55,6 +55,9 @@ func (s Status) WriteText(w io.Writer) error {
 			b.WriteString("  with --state-key-file, resources that hold a secret are stored too, encrypted\n")
 		}
 	}
+	if p := s.Publishing; p != nil && !p.There.IsZero() {
+		fmt.Fprintf(&b, "\nSeed in %s: taken %s\n", Printable(p.Place), ago(s.Now, p.There))
+	}
 	if len(s.Groups) == 0 {
 		b.WriteString("\nNo client has connected yet, and no node is configured (--bootstrap, --node-id).\n")
 	}

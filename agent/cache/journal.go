@@ -298,16 +298,7 @@ func (j *Journal) finishRewrite(written bool) {
 }
 
 // Saved returns what should be on disk, in the form of Restore's arguments.
-func (j *Journal) Saved() (saved []Saved, facts map[Fact]string) {
-	j.c.mu.Lock()
-	defer j.c.mu.Unlock()
-	for t, name := range j.c.names {
-		if s, _ := j.c.saved(t, name); !s.empty() {
-			saved = append(saved, s)
-		}
-	}
-	return saved, j.c.allFacts()
-}
+func (j *Journal) Saved() (saved []Saved, facts map[Fact]string) { return j.c.Saved() }
 
 // SavedVersions returns the former contents that should be on disk, in the form of RestoreVersions'
 // argument.

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/agent/seed"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/wake"
@@ -49,6 +50,8 @@ type Config struct {
 	// MaxStale is the maximum time since the last contact with a source: after it, new clients are
 	// not served. 0 means no maximum.
 	MaxStale time.Duration
+	// Seed, if set, returns what is served if every source fails and nothing is known of listeners and clusters.
+	Seed func(context.Context) (*seed.Seed, error)
 	// Answered, if set, is called with the time from an update of a source until the last client
 	// that it concerned has answered and what was ACKed is on disk. It must not block.
 	Answered func(typeURL string, took time.Duration)
@@ -73,6 +76,8 @@ type Group struct {
 	withRoutes  chan *xds.Resource // that may refer to routes
 	// failed holds a value when every source has failed, answered when one answered.
 	failed, answered chan struct{}
+	// withoutSource holds a value when every source has failed, for serveSeed.
+	withoutSource chan struct{}
 
 	mu   sync.Mutex
 	node *corev3.Node
@@ -82,6 +87,7 @@ type Group struct {
 	// for never.
 	connected bool
 	contact   time.Time
+	seeding   seeding
 }
 
 // sourcesRun is a run of the sources, with the node that the group had when it began.
@@ -102,6 +108,8 @@ func New(cfg Config) *Group {
 		created:     time.Now(),
 		withRoutes:  make(chan *xds.Resource, maxPending),
 		node:        withFeatures(cfg.Node),
+
+		withoutSource: make(chan struct{}, 1),
 	}
 	cfg.Cache.OnContent = g.queueRoutes
 	cfg.Cache.Stale = func() bool { return g.Stale() > 0 }
@@ -129,7 +137,10 @@ func New(cfg Config) *Group {
 func (g *Group) newRun() *sourcesRun {
 	f := &sourcesRun{upstreams: g.cfg.Upstreams(), cancel: func() {}, done: make(chan struct{})}
 	f.upstreams.Lacking, f.upstreams.Holding = g.cache.AnyMissing, g.cache.Holding
-	f.upstreams.Failed = func() { wake.Signal(g.failed) }
+	f.upstreams.Failed = func() {
+		wake.Signal(g.failed)
+		wake.Signal(g.withoutSource)
+	}
 	f.upstreams.Connected = func(connected bool) {
 		if connected {
 			g.takeOver(f)
@@ -138,6 +149,9 @@ func (g *Group) newRun() *sourcesRun {
 		is := g.current == f
 		if is {
 			g.connected, g.contact = connected, time.Now()
+			if connected {
+				g.seeding = seeding{}
+			}
 		}
 		g.mu.Unlock()
 		if is {
@@ -236,6 +250,7 @@ func (g *Group) Run(ctx context.Context) error {
 	eg.Go(func() error { return g.cache.Run(ctx) })
 	eg.Go(func() error { return g.runSources(ctx) })
 	eg.Go(func() error { return g.serveRestored(ctx) })
+	eg.Go(func() error { return g.serveSeed(ctx) })
 	eg.Go(func() error { return g.endStale(ctx) })
 	eg.Go(func() error { return g.prefetchRoutes(ctx) })
 	if g.cfg.Secrets != nil {

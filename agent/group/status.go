@@ -26,7 +26,7 @@ func (g *Group) Status() admin.Group {
 	if g.cfg.MaxStale > 0 && !out.Contact.IsZero() {
 		out.NotServedFrom = out.Contact.Add(g.cfg.MaxStale)
 	}
-	out.Freeze, out.HistoryBytes = g.Frozen(), g.cache.HistoryBytes()
+	out.Freeze, out.HistoryBytes, out.Seed = g.Frozen(), g.cache.HistoryBytes(), g.seedStatus()
 	out.ShortLives, out.ShortLivesTotal = g.disconnects.state(time.Now())
 	for _, t := range g.cache.Status() {
 		row := admin.Type{
@@ -171,6 +171,9 @@ func (g *Group) unansweredUpstreams() (text string) {
 		default:
 			text += "; upstream " + s.Name + " has not answered"
 		}
+	}
+	if s := g.seedStatus(); s != nil && s.Error != "" {
+		text += "; " + s.Error
 	}
 	return text
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/holdfast-xds/holdfast/bootstrap"
+	"github.com/holdfast-xds/holdfast/internal/atomicfile"
 	"github.com/holdfast-xds/holdfast/internal/cgroup"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
@@ -396,7 +397,7 @@ func (f *bootstrapFlags) write(ctx context.Context, c *command, made *bootstrapv
 	if why := bootstrap.Sensitive(made); why != "" && f.mode&0o077 != 0 {
 		warn(c, []string{fmt.Sprintf("%s can be read by other users (--out-mode %04o), and it contains %s: use --out-mode 0600", f.out, f.mode, why)})
 	}
-	return failed(bootstrap.Write(f.out, text, f.mode))
+	return failed(atomicfile.Write(f.out, text, f.mode))
 }
 
 // writeOthers writes the files for gRPC and with the arguments.
@@ -406,7 +407,7 @@ func (f *bootstrapFlags) writeOthers() error {
 		if err != nil {
 			return err
 		}
-		if err := bootstrap.Write(f.grpcOut, text, bootstrapMode); err != nil {
+		if err := atomicfile.Write(f.grpcOut, text, bootstrapMode); err != nil {
 			return failed(err)
 		}
 	}
@@ -417,7 +418,7 @@ func (f *bootstrapFlags) writeOthers() error {
 	if err != nil {
 		return err
 	}
-	return failed(bootstrap.Write(f.argsOut, text, bootstrapMode))
+	return failed(atomicfile.Write(f.argsOut, text, bootstrapMode))
 }
 
 // askEnvoy lets the Envoy of --envoy-binary, or else one in PATH, check the bootstrap.

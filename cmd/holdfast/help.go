@@ -23,7 +23,7 @@ Quick start:
     holdfast run --upstream xds.example.com:443 --bootstrap envoy.yaml
     envoy -c envoy.yaml`
 
-const settingsHelp = `Every flag can also be set by an environment variable (HOLDFAST_ and the name of the flag
+const settingsHelp = `A flag can also be set by an environment variable (HOLDFAST_ and the name of the flag
 in capitals, with underscores for dashes), and by a key of the YAML file of --config. The
 flag overrides the variable, which overrides the file.`
 
@@ -77,6 +77,9 @@ func writeFlag(w io.Writer, f *pflag.Flag) {
 		name += " " + value
 	}
 	facts := []string{envName(f.Name)}
+	if onCommandLineOnly(f) {
+		facts = []string{commandLineOnly}
+	}
 	if _, list := f.Value.(multiple); list {
 		facts = append(facts, "repeatable")
 	}

@@ -75,6 +75,7 @@ holdfast run --upstream file:/etc/xds`
 type runFlags struct {
 	cfg          agent.Config
 	certificates certificateFlags
+	seed         seedFlags
 	stateKeys    []string // files
 	envoyJSON    bool
 	bootstrap    string
@@ -88,6 +89,7 @@ func (f *runFlags) add(c *command) {
 	f.addSocket(c)
 	f.addLimits(c)
 	f.addState(c)
+	f.seed.add(c)
 	f.certificates.add(c)
 	f.addEnvoy(c)
 	flags := c.section("Envoy's node, to fetch its configuration before it connects (--bootstrap or --node-…, or neither)")
@@ -149,6 +151,9 @@ func (f *runFlags) complete(log *slog.Logger) (err error) {
 		return err
 	}
 	if cfg.Certificates, err = f.certificates.config(); err != nil {
+		return err
+	}
+	if cfg.Seed, err = f.seed.config(); err != nil {
 		return err
 	}
 	switch {

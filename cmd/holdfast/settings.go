@@ -30,6 +30,12 @@ func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
+// commandLineOnly marks a flag as one that neither a variable nor the file sets, because these have a flag of the same
+// name of another command in mind.
+const commandLineOnly = "command line only"
+
+func onCommandLineOnly(f *pflag.Flag) bool { return f.Annotations[commandLineOnly] != nil }
+
 // applySettings sets every flag that the command line did not set from the environment or else from
 // the file of --config. keys are the flags of all commands. Settings of other commands are
 // ignored. A key that is no flag of any command is an error. A variable that is none causes a
@@ -54,7 +60,7 @@ func applySettings(flags *pflag.FlagSet, environ []string, keys map[string]bool)
 		return nil, err
 	}
 	flags.VisitAll(func(f *pflag.Flag) {
-		if err != nil || f.Changed || f.Name == configFlag {
+		if err != nil || f.Changed || f.Name == configFlag || onCommandLineOnly(f) {
 			return
 		}
 		if value, ok := vars[envName(f.Name)]; ok {

@@ -39,6 +39,11 @@ func ReadChecked(path string, check func(fs.FileInfo) error) ([]byte, error) {
 	return Within(path, func() ([]byte, error) { return read(path, MaxSecret, check) })
 }
 
+// ReadUpTo is ReadChecked for a file of at most limit bytes.
+func ReadUpTo(path string, limit int, check func(fs.FileInfo) error) ([]byte, error) {
+	return Within(path, func() ([]byte, error) { return read(path, limit, check) })
+}
+
 // OthersMayRead reports whether every user of the machine may read a file.
 func OthersMayRead(path string) bool {
 	info, err := os.Stat(path)

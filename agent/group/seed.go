@@ -2,6 +2,7 @@ package group
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
@@ -38,6 +39,9 @@ func (g *Group) serveSeed(ctx context.Context) error {
 		for pause := minSeedPause; !g.Connected() && g.cache.Unconfigured(); pause = min(2*pause, maxSeedPause) {
 			s, err := g.cfg.Seed(ctx)
 			if err == nil {
+				err = g.tooStale(s)
+			}
+			if err == nil {
 				g.useSeed(s)
 				break
 			}
@@ -47,6 +51,14 @@ func (g *Group) serveSeed(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// tooStale returns an error if new clients would not be served a seed, because of MaxStale.
+func (g *Group) tooStale(s *seed.Seed) error {
+	if age := time.Since(s.At); g.cfg.MaxStale > 0 && age > g.cfg.MaxStale {
+		return fmt.Errorf("the seed is from %s, %s ago, longer than --max-stale %s", s.At.UTC().Format(time.RFC3339), age.Round(time.Second), g.cfg.MaxStale)
+	}
+	return nil
 }
 
 func (g *Group) seedFailed(err error) {

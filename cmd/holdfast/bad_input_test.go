@@ -60,6 +60,15 @@ func TestBadInputIsExplainedInOneLine(t *testing.T) {
 		{"a missing bootstrap", nil, run("--bootstrap", "/nope"), 2, "bootstrap: read node: open /nope: no such file or directory"},
 		{"a bootstrap that is a pipe", nil, run("--bootstrap", pipe), 2, "bootstrap: read node: DIR/pipe: it is a named pipe: name a regular file"},
 		{"a bootstrap that is a directory", nil, run("--bootstrap", dir), 2, "bootstrap: read node: DIR: it is a directory: name a regular file"},
+		{"a seed over plaintext", nil, run("--seed", "http://seeds.test/web"), 2, `--seed "http://seeds.test/web": http:// would show the configuration to everybody on the network: use https://`},
+		{"a seed from a server without a key", nil, run("--seed", "https://seeds.test/web"), 2, "--seed https://seeds.test/web: a seed from a server must be signed: name the keys to trust with --seed-trust"},
+		{"trust without a seed", nil, run("--seed-trust", pipe), 2, "--seed-trust has no meaning without --seed: name the place of the seed"},
+		{"a key without a place", nil, run("--seed-key", pipe), 2, "--seed-key has no meaning without --seed-publish: name the place to publish to"},
+		{"a ConfigMap outside of a pod", nil, run("--seed-publish", "configmap:shop/web"), 2, "--seed-publish configmap:shop/web: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this works in a pod only; outside name a file or an https:// URL"},
+		{"a ConfigMap without a namespace", nil, run("--seed-publish", "configmap:web"), 2, `--seed-publish "configmap:web": want configmap:NAMESPACE/NAME`},
+		{"a key that is none", nil, run("--seed-publish", "/x", "--seed-key", file("no.pem", "x")), 2, "--seed-key: DIR/no.pem holds no private key in PEM (PKCS #8): `openssl genpkey -algorithm ed25519 -out seed.key` makes one, and `openssl pkey -in seed.key -pubout -out seed.pub` its public key"},
+		{"a seed of what is not there", nil, []string{"export", "--state-dir", "/nope", "--seed", filepath.Join(dir, "x.seed"), "--node-id", "a", "--node-cluster", "b"}, 1, "--state-dir: store: open: state directory /nope: does not exist"},
+		{"a seed and files", nil, []string{"export", "--seed", "x", "--out", "y"}, 2, "--seed writes one file without secrets: leave --out and --with-secrets out"},
 		{"a state that is not there", nil, []string{"export", "--state-dir", "/nope", "--out", filepath.Join(dir, "out"), "--node-id", "a", "--node-cluster", "b"}, 1, "--state-dir: store: open: state directory /nope: does not exist"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -55,7 +55,7 @@ type exportFlags struct {
 }
 
 func newExport() *command {
-	c := newCommand("export", "export the last known good as static files, to run Envoy without holdfast, or as a seed for new pods", exportLong, exportExample)
+	c := newCommand("export", "export the last known good: as static files for Envoy, or as a seed for new pods", exportLong, exportExample)
 	f := &exportFlags{}
 	flags := c.section("The stored state (--state-dir is required, but for a seed)")
 	flags.StringVar(&f.stateDir, "state-dir", "", "`DIR` of the agent's --state-dir")

@@ -3,6 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
@@ -22,6 +25,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/agent/group"
+	"github.com/holdfast-xds/holdfast/agent/seed"
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
@@ -102,12 +106,31 @@ func TestAFlagBeatsTheVariableWhichBeatsTheFile(t *testing.T) {
 	}
 }
 
+// pemFile writes a key to a file.
+func pemFile(t *testing.T, kind string, marshal func() ([]byte, error)) string {
+	t.Helper()
+	der, err := marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "key.pem")
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 	keyFile, key := filepath.Join(t.TempDir(), "key"), bytes.Repeat([]byte{7}, 32)
 	if err := os.WriteFile(keyFile, key, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	seedKey := ed25519.NewKeyFromSeed(key)
+	seedKeyFile := pemFile(t, "PRIVATE KEY", func() ([]byte, error) { return x509.MarshalPKCS8PrivateKey(seedKey) })
+	seedTrustFile := pemFile(t, "PUBLIC KEY", func() ([]byte, error) { return x509.MarshalPKIXPublicKey(seedKey.Public()) })
 	cfg, _, err := configured(t, "", nil,
+		"--seed", "https://seeds.test/web", "--seed-trust", seedTrustFile, "--seed-max-age", "5h", "--seed-role", "role", "--seed-publish", "/web.seed",
+		"--seed-publish-every", "6m", "--seed-key", seedKeyFile, "--seed-ca", "sca", "--seed-token-file", "stok",
 		"--upstream", "a:1", "--upstream", "file:/x", "--upstream-protocol", "sotw", "--upstream-header", "ClusterID=K=1",
 		"--upstream-max-message-bytes", "5", "--ack-timeout", "2s", "--upstream-ca", "ca", "--upstream-cert", "cert",
 		"--upstream-key", "key", "--upstream-server-name", "sn", "--upstream-san", "s1,x", "--upstream-san", "s2",
@@ -135,7 +158,17 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		t.Errorf("node %v", node)
 	}
 	cfg.Node, cfg.Log = nil, nil
+	source, err := seed.NewSource("https://seeds.test/web", dial.Security{Flags: "seed", CA: "sca", TokenFile: "stok"},
+		[]ed25519.PublicKey{seedKey.Public().(ed25519.PublicKey)}, 5*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	place, err := seed.NewPlace("/web.seed", dial.Security{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := agent.Config{
+		Seed:    agent.SeedConfig{Role: "role", Source: source, Publish: place, Every: 6 * time.Minute, Key: seedKey},
 		Version: "dev", Upstreams: []string{"a:1", "file:/x"},
 		Upstream: upstream.Config{
 			Form:     xds.SotW,

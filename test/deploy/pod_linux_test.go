@@ -299,6 +299,10 @@ func (s *sandbox) mount(d deployment, v corev1.Volume, at string) {
 	case v.DownwardAPI != nil:
 		file("labels", "app.kubernetes.io/name=\"web\"\n", 0o644, 0)
 		file("annotations", "note=\"with \\\"quotes\\\"\"\n", 0o644, 0)
+	case v.Name == "seed": // nothing was published yet
+	case v.Name == "kubernetes":
+		file("token", "a.token", 0o640, 0)
+		file("ca.crt", authority(s.t), 0o644, 0)
 	case v.Projected != nil:
 		file(v.Projected.Sources[0].ServiceAccountToken.Path, "a.token", 0o640, 0)
 	default:
@@ -328,7 +332,7 @@ func environ(t *testing.T, pod corev1.PodSpec, c corev1.Container, more ...strin
 		"metadata.name": "web-0", "metadata.namespace": "default", "status.podIP": "10.0.0.7",
 		"spec.serviceAccountName": pod.ServiceAccountName, "spec.nodeName": "node-1",
 	}
-	env := []string{"PATH=/usr/local/bin"}
+	env := []string{"PATH=/usr/local/bin", "KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=6443"} // where nobody listens
 	for _, v := range c.Env {
 		value := v.Value
 		if v.ValueFrom != nil && v.ValueFrom.FieldRef != nil {
@@ -345,7 +349,7 @@ func environ(t *testing.T, pod corev1.PodSpec, c corev1.Container, more ...strin
 			}
 			value = fmt.Sprint(containers(pod)[of].Resources.Limits.Memory().Value())
 		}
-		env = append(env, v.Name+"="+value)
+		env = append(env, v.Name+"="+expand(env, []string{value})[0])
 	}
 	return append(env, more...) // the last one counts
 }

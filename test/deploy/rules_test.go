@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -312,7 +314,7 @@ func TestVolumesThatAreMountedExistAndAreMounted(t *testing.T) {
 					t.Errorf("%s: container %s mounts %s, which is no volume", d.name, c.Name, m.Name)
 				}
 				delete(unused, m.Name)
-				if c.Name == "envoy" && (!m.ReadOnly || m.Name == "state" || m.Name == "token" || m.Name == "identity") {
+				if c.Name == "envoy" && (!m.ReadOnly || m.Name == "state" || m.Name == "token" || m.Name == "identity" || m.Name == "kubernetes") {
 					t.Errorf("%s: Envoy may write to, or see, %s", d.name, m.Name)
 				}
 			}
@@ -386,6 +388,60 @@ func TestTheHardenedComponentReachesTheAgent(t *testing.T) {
 			})
 			if mounted != hardened {
 				t.Errorf("%s: the key %q is mounted: %t", d.name, key, mounted)
+			}
+		}
+	}
+}
+
+// What the component lets agents do in the cluster is what they need, and no more, and the volume has what they
+// publish.
+func TestTheSeedComponentLetsAgentsPublishASeed(t *testing.T) {
+	for _, d := range built(t) {
+		if !strings.HasSuffix(d.name, "+ seed") {
+			continue
+		}
+		pod := d.pod(t).Spec.Template.Spec
+		var maps, allowed, mounted []string
+		for _, object := range d.objects {
+			switch o := object.(type) {
+			case *corev1.ConfigMap:
+				if strings.HasPrefix(o.Name, "holdfast-seed") {
+					maps = append(maps, o.Name)
+				}
+			case *rbacv1.Role:
+				want := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"get", "patch"}, ResourceNames: o.Rules[0].ResourceNames}}
+				if !reflect.DeepEqual(o.Rules, want) {
+					t.Errorf("%s: %+v, want %+v", d.name, o.Rules, want)
+				}
+				allowed = o.Rules[0].ResourceNames
+			case *rbacv1.RoleBinding:
+				want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: pod.ServiceAccountName, Namespace: namespace}}
+				if !reflect.DeepEqual(o.Subjects, want) || o.RoleRef.Name != "holdfast-seed" {
+					t.Errorf("%s: %+v, want %+v", d.name, o, want)
+				}
+			}
+		}
+		for _, v := range pod.Volumes {
+			if v.Name != "seed" {
+				continue
+			}
+			for _, s := range v.Projected.Sources {
+				if s.ConfigMap.Optional == nil || !*s.ConfigMap.Optional {
+					t.Errorf("%s: without the ConfigMap %s no pod starts", d.name, s.ConfigMap.Name)
+				}
+				mounted = append(mounted, s.ConfigMap.Name)
+			}
+		}
+		if len(maps) != 4 || !slices.Equal(maps, allowed) || !slices.Equal(maps, mounted) {
+			t.Errorf("%s: there are %v, agents may use %v, and the volume has %v", d.name, maps, allowed, mounted)
+		}
+		for _, c := range containers(pod) {
+			has := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "kubernetes" })
+			if has != runs(c) {
+				t.Errorf("%s: container %s has the token for Kubernetes: %t", d.name, c.Name, has)
+			}
+			if runs(c) && (d.setting(t, c, "seed") != "/etc/holdfast-seed" || d.setting(t, c, "seed-publish") != "configmap:$(POD_NAMESPACE)/holdfast-seed") {
+				t.Errorf("%s: the agent is not told where the seed is", d.name)
 			}
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -72,7 +73,7 @@ func tree(t *testing.T) map[string][]byte {
 func decoder(t *testing.T) runtime.Decoder {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +147,7 @@ func TestAnUnknownOrRepeatedFieldIsNoticed(t *testing.T) {
 
 // deployment is what an overlay makes.
 type deployment struct {
-	name    string // the overlay, and + hardened
+	name    string // the overlay, and + the component
 	objects []runtime.Object
 }
 
@@ -179,7 +180,13 @@ func (d deployment) config(t *testing.T, name string) map[string]string {
 	return nil
 }
 
-// built returns every overlay, as it is and hardened.
+// components are what overlays may have in addition.
+var components = []string{"hardened", "seed"}
+
+// namespace is the namespace of the overlays with components.
+const namespace = "shop"
+
+// built returns every overlay, as it is and with each component.
 func built(t *testing.T) []deployment {
 	t.Helper()
 	files := filesys.MakeFsInMemory()
@@ -207,10 +214,12 @@ func built(t *testing.T) []deployment {
 	}
 	for _, overlay := range overlays {
 		build(overlay, "/deploy/"+overlay)
-		dir := "/hardened/" + overlay
-		up := strings.Repeat("../", strings.Count(dir, "/"))
-		write(dir+"/kustomization.yaml", []byte("resources: ["+up+"deploy/"+overlay+"]\ncomponents: ["+up+"deploy/components/hardened]\n"))
-		build(overlay+" + hardened", dir)
+		for _, component := range components {
+			dir := "/with/" + component + "/" + overlay
+			up := strings.Repeat("../", strings.Count(dir, "/"))
+			write(dir+"/kustomization.yaml", []byte("namespace: "+namespace+"\nresources: ["+up+"deploy/"+overlay+"]\ncomponents: ["+up+"deploy/components/"+component+"]\n"))
+			build(overlay+" + "+component, dir)
+		}
 	}
 	return all
 }

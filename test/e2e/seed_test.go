@@ -3,8 +3,8 @@ package e2e
 import (
 	"encoding/json"
 	"encoding/pem"
-	"io"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -184,9 +184,17 @@ func TestASeedIsTheLastResort(t *testing.T) {
 			}
 		})
 	}
+	// A file of root needs no signature, as in the volume of a ConfigMap.
+	w.check(os.WriteFile(file, good, 0o644))
+	w.newPod("pod-4", "--seed", file)
+	if os.Geteuid() == 0 {
+		w.serves("v2")
+	} else {
+		w.says([]string{"status"}, "only a local file that belongs to root")
+	}
 	// It is tried again until it can be used.
 	w.check(os.WriteFile(file, good, 0o644))
-	w.newPod("pod-4", "--seed", w.path("later.seed"), "--seed-trust", public)
+	w.newPod("pod-5", "--seed", w.path("later.seed"), "--seed-trust", public)
 	w.says([]string{"status"}, "the seed cannot be used")
 	w.check(os.Rename(file, w.path("later.seed")))
 	w.serves("v2")

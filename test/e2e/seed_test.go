@@ -185,6 +185,7 @@ func TestASeedIsTheLastResort(t *testing.T) {
 		})
 	}
 	// A file of root needs no signature, as in the volume of a ConfigMap.
+	_ = os.Remove(file) // it has another owner
 	w.check(os.WriteFile(file, good, 0o644))
 	w.newPod("pod-4", "--seed", file)
 	if os.Geteuid() == 0 {

@@ -95,8 +95,11 @@ type Agent struct {
 	certificates *sds.Manager
 	secrets      redact.Finder // for the output of Envoy
 	seeds        publishing
-	life         lifecycle
-	orphans      *reaper.Reaper
+	// rehearsing is held during a live rehearsal, and isCutOff is set during its cut.
+	rehearsing sync.Mutex
+	isCutOff   atomic.Bool
+	life       lifecycle
+	orphans    *reaper.Reaper
 	// Bound by Run; rest is nil if REST is not served on TCP.
 	surface *admin.Server
 	socket  *downstream.Socket
@@ -205,7 +208,7 @@ func (a *Agent) newSurface(quit func()) *admin.Server {
 	conf := a.cfg.Admin
 	conf.State, conf.Metrics, conf.Log = a, a.metrics, a.cfg.Log
 	conf.Quit, conf.Takeover = quit, a.Handover
-	conf.Changes, conf.Histories, conf.Events, conf.Seeds = a, a, a.events, a
+	conf.Changes, conf.Histories, conf.Events, conf.Seeds, conf.Rehearser = a, a, a.events, a, a
 	conf.Actions = map[string]func(context.Context) error{
 		"drain":       a.Drain,
 		"undrain":     a.Undrain,
@@ -355,6 +358,7 @@ func (a *Agent) newGroups() *group.Set {
 	return group.NewSet(group.SetConfig{
 		Max: a.cfg.MaxGroups, Flag: "--max-groups", Group: a.groupConfig, Log: a.cfg.Log,
 		OnCreated: func(m *group.Member) {
+			m.Cut(a.isCutOff.Load())
 			if a.keeper != nil {
 				a.keeper.adopt(m, groupName(m.Key(), a.cfg.Node))
 			}

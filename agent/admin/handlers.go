@@ -59,6 +59,9 @@ func (s *Server) full(unix bool) http.Handler {
 		mux.HandleFunc("POST /freeze", s.freeze)
 		mux.HandleFunc("POST /rollback", s.rollback)
 	}
+	if s.cfg.Rehearser != nil {
+		mux.HandleFunc("POST /rehearsal", s.rehearseLive)
+	}
 	if s.cfg.LogLevel != nil {
 		mux.HandleFunc("POST /loglevel", s.logLevel)
 	}

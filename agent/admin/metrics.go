@@ -33,8 +33,9 @@ type Metrics struct {
 	latency                                                            *prometheus.HistogramVec
 	certificateEnd                                                     prometheus.Gauge
 	// Of the agent.
-	takeovers *prometheus.CounterVec
-	fallbacks prometheus.Counter
+	takeovers                  *prometheus.CounterVec
+	rehearsed, rehearsalLosses *prometheus.GaugeVec
+	fallbacks                  prometheus.Counter
 
 	mu     sync.Mutex
 	others map[string]struct{} // labels beyond the known types
@@ -69,6 +70,13 @@ func NewMetrics(version string) *Metrics {
 			Help:    "Time from a response of an upstream until the last client that it concerned has answered, and what was ACKed is on disk; --ack-timeout does not shorten it.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 30},
 		}, []string{"type"}),
+		rehearsed: auto.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_rehearsal_timestamp_seconds",
+			Help: "When the last rehearsal began, in seconds since 1970, by kind: known (holdfast rehearse), live or proof. Absent before the first.",
+		}, []string{"kind"}),
+		rehearsalLosses: auto.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_rehearsal_losses", Help: "What the last rehearsal found missing or lost, by kind. Absent before the first.",
+		}, []string{"kind"}),
 		fallbacks:   counter("holdfast_fallbacks_total", "How often resources began to be held back because Envoy crashed with them.").WithLabelValues(),
 		connections: auto.NewGauge(prometheus.GaugeOpts{Name: "holdfast_connections", Help: "Open connections of clients, over gRPC and REST."}),
 		certificateEnd: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -108,6 +116,19 @@ func (m *Metrics) TakenOver(done bool) {
 		result = "done"
 	}
 	m.takeovers.WithLabelValues(result).Inc()
+}
+
+// The kinds of rehearsals.
+const (
+	KnownKind = "known"
+	LiveKind  = "live"
+	ProofKind = "proof"
+)
+
+// Rehearsed records the last rehearsal of a kind.
+func (m *Metrics) Rehearsed(kind string, at time.Time, losses int) {
+	m.rehearsed.WithLabelValues(kind).Set(seconds(at))
+	m.rehearsalLosses.WithLabelValues(kind).Set(float64(losses))
 }
 
 // FellBack counts a fallback, Connections records how many connections clients have.

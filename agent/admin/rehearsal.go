@@ -266,7 +266,9 @@ func compareShort(a, b string) int {
 }
 
 func (s *Server) rehearsal(w http.ResponseWriter, r *http.Request) {
-	writeJSON(w, http.StatusOK, s.rehearse(r.Context()))
+	known := s.rehearse(r.Context())
+	s.cfg.Metrics.Rehearsed(KnownKind, known.At, len(known.Losses))
+	writeJSON(w, http.StatusOK, known)
 }
 
 // Rehearsal returns what would be if the control plane went away now.

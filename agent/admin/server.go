@@ -54,6 +54,8 @@ type Config struct {
 	// Changes and Histories are nil if there are none.
 	Changes   Changes
 	Histories Histories
+	// Rehearser is nil if the agent cannot be cut off.
+	Rehearser Rehearser
 	// Seeds makes and reads seeds; nil if the agent does not.
 	Seeds Seeds
 	// Events has what happened; nil for nothing.

@@ -314,6 +314,9 @@ type Resource struct {
 	Body *anypb.Any `json:"-"`
 }
 
+// Served reports whether clients get the resource, in whichever version.
+func (r *Resource) Served() bool { return r.served() != nil }
+
 // served returns the content that clients get.
 func (r *Resource) served() *anypb.Any {
 	if r.GoodVersion != "" && r.Good != nil || r.Frozen {

@@ -142,7 +142,11 @@ func (s Status) writeGroup(b *bytes.Buffer, g Group) {
 	case g.Contact.IsZero():
 		b.WriteString("No control plane has answered yet.\n")
 	case g.Restored > 0:
-		fmt.Fprintf(b, "%s restored from disk, not confirmed by a control plane yet; last contact %s.\n", plural(g.Restored, "resource"), ago(s.Now, g.Contact))
+		from := "restored from disk"
+		if g.Seed != nil && g.Seed.Used {
+			from = "taken from a seed"
+		}
+		fmt.Fprintf(b, "%s %s, not confirmed by a control plane yet; last contact %s.\n", plural(g.Restored, "resource"), from, ago(s.Now, g.Contact))
 	}
 	t := newTable(b, "UPSTREAM", "PRIORITY", "STATE", "SINCE", "LAST MESSAGE")
 	for _, u := range g.Upstreams {

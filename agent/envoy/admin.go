@@ -151,6 +151,31 @@ func (a *Admin) Connections(ctx context.Context) (int, error) {
 	return open, nil
 }
 
+// Requests counts the HTTP requests that Envoy has completed since its start, and those of them that were answered with
+// 5xx, without those of its admin interface.
+func (a *Admin) Requests(ctx context.Context) (completed, failed uint64, err error) {
+	body, err := a.request(ctx, http.MethodGet, "/stats?filter=^http\\..*\\.downstream_rq_(completed|5xx)$")
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(body) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), ": ")
+		if !ok || strings.HasPrefix(name, "http.admin.") {
+			continue
+		}
+		n, err := strconv.ParseUint(value, 10, 64)
+		if err != nil {
+			return 0, 0, fmt.Errorf("the admin interface of Envoy at %s: /stats: %q", a.addr, line)
+		}
+		if strings.HasSuffix(name, "_5xx") {
+			failed += n
+		} else {
+			completed += n
+		}
+	}
+	return completed, failed, nil
+}
+
 var errNoStats = errors.New("there is no listener.*.downstream_cx_active: Envoy has no listener, or its stats are excluded")
 
 // releaseOf returns the release in Envoy's version text, such as

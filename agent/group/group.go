@@ -78,6 +78,8 @@ type Group struct {
 	failed, answered chan struct{}
 	// withoutSource holds a value when every source has failed, for serveSeed.
 	withoutSource chan struct{}
+	// cutChanged holds a value when cut has changed.
+	cutChanged chan struct{}
 
 	mu   sync.Mutex
 	node *corev3.Node
@@ -88,12 +90,14 @@ type Group struct {
 	connected bool
 	contact   time.Time
 	seeding   seeding
+	cut       bool
 }
 
 // sourcesRun is a run of the sources, with the node that the group had when it began.
 type sourcesRun struct {
 	upstreams *upstream.Failover
 	cancel    context.CancelFunc
+	begun     bool          // owned by runSources
 	done      chan struct{} // closed when it has ended
 }
 
@@ -110,6 +114,7 @@ func New(cfg Config) *Group {
 		node:        withFeatures(cfg.Node),
 
 		withoutSource: make(chan struct{}, 1),
+		cutChanged:    make(chan struct{}, 1),
 	}
 	cfg.Cache.OnContent = g.queueRoutes
 	cfg.Cache.Stale = func() bool { return g.Stale() > 0 }
@@ -305,7 +310,7 @@ func (g *Group) runSources(ctx context.Context) error {
 	begin := func(f *sourcesRun) {
 		ctx, cancel := context.WithCancel(ctx)
 		g.mu.Lock()
-		f.cancel = cancel
+		f.cancel, f.begun = cancel, true
 		g.mu.Unlock()
 		eg.Go(func() error {
 			defer close(f.done)
@@ -313,12 +318,31 @@ func (g *Group) runSources(ctx context.Context) error {
 			return f.upstreams.Run(ctx, writer{g.cache, g})
 		})
 	}
-	begin(g.current)
+	cut := g.isCut()
+	if !cut {
+		begin(g.current)
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return eg.Wait()
 		case <-g.nodeChanged:
+			if cut {
+				continue // the next run has the newest Node
+			}
+		case <-g.cutChanged:
+			if before := cut; before != g.isCut() {
+				cut = !before
+				g.endSources()
+				if !cut {
+					next := g.newRun()
+					g.mu.Lock()
+					g.current = next
+					g.mu.Unlock()
+					begin(next)
+				}
+			}
+			continue
 		}
 		next := g.newRun()
 		g.mu.Lock()
@@ -364,6 +388,9 @@ func (g *Group) attach(c downstream.Client) view {
 }
 
 func (g *Group) Forward(ctx context.Context, method string) (grpc.ClientStream, error) {
+	if err := g.forwardable(); err != nil {
+		return nil, err
+	}
 	return g.upstreams().Forward(ctx, method)
 }
 

@@ -54,6 +54,9 @@ func (g *Group) Status() admin.Group {
 		if s.LastError != nil {
 			up.LastError = s.LastError.Error()
 		}
+		if g.isCut() {
+			up.LastError = errCut.Error()
+		}
 		out.Upstreams = append(out.Upstreams, up)
 	}
 	return out
@@ -165,6 +168,8 @@ func (g *Group) HasConfiguration() (ok bool, reason string) {
 func (g *Group) unansweredUpstreams() (text string) {
 	for _, s := range g.upstreams().States() {
 		switch {
+		case g.isCut():
+			text += "; upstream " + s.Name + ": " + errCut.Error()
 		case s.Active:
 		case s.LastError != nil:
 			text += "; upstream " + s.Name + ": " + s.LastError.Error()

@@ -68,3 +68,89 @@ func TestARehearsalSaysWhatWouldBe(t *testing.T) {
 		}
 	})
 }
+
+// live runs a live rehearsal.
+func (w *world) live(d string) (code int, r admin.LiveRehearsal) {
+	w.Helper()
+	code, out := run(w.T, "rehearse", "--live", d, "-o", "json", "--admin", "unix:"+w.path("admin.sock"))
+	if err := json.NewDecoder(strings.NewReader(out)).Decode(&r); err != nil {
+		w.Fatalf("exit code %d, %v:\n%s", code, err, out)
+	}
+	return code, r
+}
+
+// The agent is cut off from the control plane while requests go on: none fails, what the control plane changes
+// meanwhile comes afterwards, and the control plane is put back whatever happens to the command.
+func TestALiveRehearsalCutsTheControlPlaneOff(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		bootstrap, envoyAdmin := w.bootstrap()
+		w.startAgent("--envoy-admin", envoyAdmin)
+		w.envoy = w.runEnvoy(bootstrap, envoyAdmin)
+		w.serves("v1")
+		traffic := testbed.StartTraffic(w.url, requestInterval)
+		streams := func() int { now, _ := w.cp.Streams(); return now }
+		rehearsed := make(chan struct{})
+		go func() {
+			defer close(rehearsed)
+			code, r := w.live("2s")
+			if code != 0 || r.Lost() || r.During == nil || r.During.Completed == 0 || r.During.Failed != 0 || r.After == nil || r.BackAfterSeconds < 0 || r.Seconds < 2 {
+				w.Errorf("exit code %d: %+v", code, r)
+			}
+		}()
+		w.check(testbed.Eventually(limit, func() error {
+			if n := streams(); n != 0 {
+				return fmt.Errorf("%d streams to the control plane", n)
+			}
+			return nil
+		}))
+		w.cp.Set(xdstest.Route("ingress", "c2"))
+		w.says([]string{"status"}, "cut off by a rehearsal")
+		if status, text, err := testbed.Get(w.url); err != nil || status != 200 || text != "v1" {
+			w.Errorf("during the cut: %d %q %v", status, text, err)
+		}
+		<-rehearsed
+		w.serves("v2")
+		w.check(traffic.Stop())
+		w.neverWaited()
+		w.says([]string{"events"}, "rehearsal: the agent is cut off from its control planes", "rehearsal: the control planes are put back")
+
+		// The command is interrupted.
+		p, err := testbed.Start("rehearse", w.path("rehearse.log"), holdfast(w.T), "rehearse", "--live", "1h", "--admin", "unix:"+w.path("admin.sock"))
+		w.check(err)
+		w.Cleanup(p.Kill)
+		// Requests are counted for ten seconds before the cut.
+		w.check(testbed.Eventually(limit, func() error {
+			if n := streams(); n != 0 {
+				return fmt.Errorf("%d streams to the control plane", n)
+			}
+			return nil
+		}))
+		if code, out := run(w.T, "rehearse", "--live", "1s", "--admin", "unix:"+w.path("admin.sock")); code != 1 || !strings.Contains(out, "a rehearsal is under way already") {
+			w.Errorf("exit code %d:\n%s", code, out)
+		}
+		p.Kill()
+		w.cp.Set(xdstest.Route("ingress", "c1"))
+		w.serves("v1")
+		w.cp.Stop()
+		w.says([]string{"status"}, "not connected for")
+		if code, out := run(w.T, "rehearse", "--live", "1s", "--admin", "unix:"+w.path("admin.sock")); code != 1 || !strings.Contains(out, "this is no rehearsal, but an outage") {
+			w.Errorf("exit code %d:\n%s", code, out)
+		}
+	})
+}
+
+// What would be lost in an outage is found.
+func TestALiveRehearsalFindsWhatIsLost(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	w.start("--ready-requires", "upstream")
+	w.check(testbed.Eventually(limit, func() error {
+		code, out := run(t, "rehearse", "--live", "1s", "--admin", "unix:"+w.path("admin.sock"))
+		if code != 1 || !strings.Contains(out, "readiness: upstream: with --ready-requires upstream the pod is not ready") || !strings.Contains(out, "Requests were not counted") {
+			return fmt.Errorf("exit code %d:\n%s", code, out)
+		}
+		return nil
+	}))
+	if code, out := run(t, "rehearse", "--live", "2h", "--admin", "unix:"+w.path("admin.sock")); code != 2 || !strings.Contains(out, "--live: 2h0m0s: want a duration from 1s to 1h0m0s") {
+		t.Errorf("exit code %d:\n%s", code, out)
+	}
+}

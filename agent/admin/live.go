@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 )
 
@@ -74,8 +75,21 @@ type Rehearser interface {
 	RehearseLive(ctx context.Context, d time.Duration) (*LiveRehearsal, error)
 }
 
-// rehearseLive is POST /rehearsal?for=30s. The answer comes when it is over.
+// rehearseLive is POST /rehearsal?for=30s. The answer comes when it is over. POST /rehearsal?proof=TIME&losses=N tells
+// the result of a proof, for the metrics.
 func (s *Server) rehearseLive(w http.ResponseWriter, r *http.Request) {
+	if query := r.URL.Query(); query.Has("proof") {
+		at, err := time.Parse(time.RFC3339Nano, query.Get("proof"))
+		losses, bad := strconv.ParseUint(query.Get("losses"), 10, 32)
+		if err = errors.Join(err, bad); err != nil {
+			text(w, http.StatusBadRequest, err.Error()+"\n")
+			return
+		}
+		s.cfg.Metrics.Rehearsed(ProofKind, at, int(losses))
+		s.cfg.Log.Info("rehearsal: a proof was made", "losses", losses, "by", client(r))
+		text(w, http.StatusOK, "done\n")
+		return
+	}
 	d, err := time.ParseDuration(r.URL.Query().Get("for"))
 	if err == nil {
 		err = CheckCut(d)
@@ -108,6 +122,12 @@ func (c Client) RehearseLive(ctx context.Context, d time.Duration) (live *LiveRe
 		return json.NewDecoder(resp.Body).Decode(&live)
 	})
 	return live, err
+}
+
+// Proved tells the agent the result of a proof (package proof), for its metrics.
+func (c Client) Proved(ctx context.Context, at time.Time, losses int) error {
+	query := url.Values{"proof": {at.UTC().Format(time.RFC3339Nano)}, "losses": {strconv.Itoa(losses)}}
+	return c.post(ctx, "/rehearsal", query, func(io.Reader) error { return nil })
 }
 
 // WriteText writes what was observed for a person.

@@ -15,6 +15,8 @@ import (
 	"runtime/debug"
 	"syscall"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/agent/proof"
 )
 
 // version is set by the linker: -ldflags '-X main.version=v1.2.3'. Otherwise it is the version of
@@ -28,6 +30,9 @@ const hurried = 10 * time.Second
 const ready = 100 * time.Millisecond
 
 func main() {
+	if code, is := proof.Inside(os.Args); is {
+		os.Exit(code)
+	}
 	if build, ok := debug.ReadBuildInfo(); ok {
 		version = versionOf(version, build)
 	}

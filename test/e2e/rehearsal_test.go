@@ -3,12 +3,22 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	filev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
+	streamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/internal/envoytest"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/test/testbed"
 )
@@ -153,4 +163,77 @@ func TestALiveRehearsalFindsWhatIsLost(t *testing.T) {
 	if code, out := run(t, "rehearse", "--live", "2h", "--admin", "unix:"+w.path("admin.sock")); code != 2 || !strings.Contains(out, "--live: 2h0m0s: want a duration from 1s to 1h0m0s") {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
+}
+
+// withAccessLog returns the listener "ingress" with an access log in a file.
+func withAccessLog(port int, path string) *listenerv3.Listener {
+	l := xdstest.Listener("ingress", uint32(port), "ingress")
+	filter := l.FilterChains[0].Filters[0]
+	manager := &hcmv3.HttpConnectionManager{}
+	if err := filter.GetTypedConfig().UnmarshalTo(manager); err != nil {
+		panic(err) // it was just made
+	}
+	manager.AccessLog = []*accesslogv3.AccessLog{{
+		Name: "file", ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: xdstest.Pack(&filev3.FileAccessLog{Path: path})},
+	}, {
+		Name: "stdout", ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: xdstest.Pack(&streamv3.StdoutAccessLog{})},
+	}}
+	manager.AccessLogOptions = &hcmv3.HttpConnectionManager_HcmAccessLogOptions{AccessLogFlushInterval: durationpb.New(time.Second)}
+	filter.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: xdstest.Pack(manager)}
+	return l
+}
+
+// A second agent on a copy of the state, and a second Envoy, have what the running ones have; nothing else notices
+// them, and what the state lacks is found.
+func TestAProof(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can have a network and mounts of its own")
+	}
+	inAllForms(t, func(w *world) {
+		log := w.path("access.log")
+		w.cp.Set(withAccessLog(w.port, log))
+		bootstrap, envoyAdmin := w.bootstrap()
+		w.startAgent("--state-dir", w.path("state"), "--envoy-admin", envoyAdmin)
+		w.envoy = w.runEnvoy(bootstrap, envoyAdmin)
+		w.serves("v1")
+		w.saved()
+		prove := func() (code int, out string) {
+			return run(w.T, "rehearse", "--prove", "--envoy", envoytest.Binary(w.T), "--state-dir", w.path("state"),
+				"--socket", w.path("xds.sock"), "--bootstrap", bootstrap, "--admin", "unix:"+w.path("admin.sock"))
+		}
+		_, before := w.cp.Streams()
+		code, out := prove()
+		if code != 0 || !strings.Contains(out, "The second Envoy has what the running one has.") ||
+			!strings.Contains(out, "CDS: 2 compared") || !strings.Contains(out, "EDS: 2 compared") || !strings.Contains(out, "LDS: 1 compared") || !strings.Contains(out, "RDS: 1 compared") {
+			w.Fatalf("exit code %d:\n%s", code, out)
+		}
+		if _, ever := w.cp.Streams(); ever != before {
+			w.Errorf("the control plane was asked %d times", ever-before)
+		}
+		w.serves("v1")
+		w.check(testbed.Eventually(limit, func() error { // Envoy writes it every ten seconds, if it is short
+			if text, err := os.ReadFile(log); err != nil || !strings.Contains(string(text), "GET") {
+				return fmt.Errorf("the access log of the running Envoy: %q, %v", text, err)
+			}
+			return nil
+		}))
+		left, err := filepath.Glob(filepath.Join(os.TempDir(), "holdfast-proof-*"))
+		if err != nil || len(left) > 0 {
+			w.Errorf("left behind: %v, %v", left, err)
+		}
+		w.says([]string{"events"}, "rehearsal: a proof was made")
+
+		if w.above != xdstest.Delta || w.below != xdstest.Delta {
+			return // the second Envoy waits for its first answer for 15 s
+		}
+		// A route with a password is not stored without a key.
+		route := xdstest.Route("ingress", "c2")
+		route.RequestHeadersToAdd = []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: "authorization", Value: "Basic c2VjcmV0"}}}
+		w.cp.Set(route)
+		w.serves("v2")
+		code, out = prove()
+		if code != 1 || strings.Contains(out, "CDS c1") || !strings.Contains(out, "RDS ingress: the second Envoy does not have it") || strings.Contains(out, "c2VjcmV0") {
+			w.Errorf("exit code %d:\n%s", code, out)
+		}
+	})
 }

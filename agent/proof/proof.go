@@ -101,8 +101,9 @@ type job struct {
 type outcome struct {
 	// Dump is Envoy's config_dump; nil if there is none.
 	Dump json.RawMessage `json:"dump"`
-	// Error is why there is none, or why it is not complete.
-	Error string `json:"error"`
+	// Error is why there is none, or why it is not complete. Failure is why the sandbox could not be made.
+	Error   string `json:"error"`
+	Failure string `json:"failure"`
 	Log   string `json:"log"`
 }
 
@@ -126,7 +127,7 @@ func Inside(args []string) (code int, is bool) {
 	var in job
 	out := outcome{}
 	if err := json.NewDecoder(os.Stdin).Decode(&in); err != nil {
-		out.Error = err.Error()
+		out.Failure = err.Error()
 	} else {
 		out = in.run()
 	}
@@ -151,6 +152,9 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 		if *path, err = filepath.Abs(*path); err != nil {
 			return nil, err
 		}
+	}
+	if info, err := os.Stat(cfg.StateDir); err != nil || !info.IsDir() {
+		return nil, fmt.Errorf("--state-dir: %s: there is no such directory", cfg.StateDir)
 	}
 	if _, err := exec.LookPath(cfg.Envoy); err != nil {
 		return nil, fmt.Errorf("--envoy: %w", err)
@@ -179,6 +183,9 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	out, err := runInside(ctx, in)
 	if err != nil {
 		return nil, err
+	}
+	if out.Failure != "" {
+		return nil, errors.New("in the sandbox: " + out.Failure)
 	}
 	r := &Result{At: began, Compared: want.counts()}
 	var got contents

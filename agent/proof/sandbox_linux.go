@@ -56,23 +56,23 @@ func (in *job) run() (out outcome) {
 		err = in.seal(uid, gid)
 	}
 	if err != nil {
-		return outcome{Error: "the sandbox cannot be made: " + err.Error()}
+		return outcome{Failure: err.Error()}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), in.Timeout)
 	defer cancel()
-	args := []string{"run", "--bootstrap", in.path(bootstrapName),
+	args := []string{"run", "--bootstrap", in.path(bootstrapName), "--node-id", "", "--node-cluster", "", "--node-locality", "", // which is the same
 		"--upstream", "unix:" + in.path("nowhere.sock"), "--socket", in.path(socketName), "--admin", "unix:" + in.path("admin.sock"),
 		"--health", "", "--rest", "", "--takeover=false", "--seed", "", "--seed-publish", "",
 		"--state-dir", in.path(stateName), "--log-level", "warn", "--envoy-admin", "unix:" + in.path(adminName)}
 	if in.IdentityDir != "" {
 		args = append(args, "--identity-dir", in.path(identityName))
 	}
-	environ := slices.DeleteFunc(in.Environ, func(pair string) bool { // systemd is told nothing
-		return strings.HasPrefix(pair, "NOTIFY_SOCKET=") || strings.HasPrefix(pair, "WATCHDOG_")
+	environ := slices.DeleteFunc(in.Environ, func(pair string) bool { // systemd is told nothing, and the node is in the bootstrap
+		return strings.HasPrefix(pair, "NOTIFY_SOCKET=") || strings.HasPrefix(pair, "WATCHDOG_") || strings.HasPrefix(pair, "HOLDFAST_NODE_")
 	})
 	agent, err := start(uid, gid, environ, "/proc/self/exe", args...)
 	if err != nil {
-		return outcome{Error: "the second agent: " + err.Error()}
+		return outcome{Failure: "the second agent: " + err.Error()}
 	}
 	defer func() { out.Log = agent.end("agent") + out.Log }()
 	for {
@@ -86,7 +86,7 @@ func (in *job) run() (out outcome) {
 	}
 	second, err := start(uid, gid, nil, in.Envoy, "-c", in.path(bootstrapName), "--disable-hot-restart", "--concurrency", "1", "--log-level", "warning")
 	if err != nil {
-		out.Error = err.Error()
+		out.Failure = "the second Envoy: " + err.Error()
 		return out
 	}
 	defer func() { out.Log += second.end("envoy") }()

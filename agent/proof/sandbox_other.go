@@ -13,4 +13,4 @@ func possible() error                  { return errLinux }
 func namespaces() *syscall.SysProcAttr { return nil }
 func sockets() ([]string, error)       { return nil, errLinux }
 
-func (in *job) run() outcome { return outcome{Error: errLinux.Error()} }
+func (in *job) run() outcome { return outcome{Failure: errLinux.Error()} }

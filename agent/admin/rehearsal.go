@@ -5,10 +5,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +19,7 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/internal/references"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
@@ -45,8 +49,8 @@ type RehearsedGroup struct {
 
 // Loss is something that would be missing.
 type Loss struct {
-	// After is what it is missing after: "the loss of the control plane", "a restart of the agent" or "the start of a
-	// new pod".
+	// After is what it is missing after: "the loss of the control plane", "a restart of Envoy", "a restart of the agent"
+	// or "the start of a new pod".
 	After string `json:"after"`
 	Node  string `json:"node,omitempty"`
 	What  string `json:"what"`
@@ -66,6 +70,7 @@ const (
 	afterLoss    = "the loss of the control plane"
 	afterRestart = "a restart of the agent"
 	afterNewPod  = "the start of a new pod"
+	afterEnvoy   = "a restart of Envoy"
 )
 
 // Lost reports whether something would be lost.
@@ -111,6 +116,9 @@ func (s *Server) rehearse(ctx context.Context) *Rehearsal {
 				g.Stored[kind]++
 			}
 			r.resource(&res)
+			if st.Envoy != nil { // it sees the same files
+				r.files(&res)
+			}
 		}
 	}
 	r.storage(st.Storage)
@@ -156,6 +164,16 @@ func (r *Rehearsal) resource(res *Resource) {
 	}
 	if at := CertificateEnd(res.served()); !at.IsZero() {
 		r.Ends = append(r.Ends, End{at, res.Group, what, "its certificate ends: connections fail"})
+	}
+}
+
+// files adds the files that a resource refers to and that do not exist. Only Envoy as the agent's child sees the files that
+// the agent sees.
+func (r *Rehearsal) files(res *Resource) {
+	for _, path := range references.Files(res.served()) {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			r.lose(afterEnvoy, res.Group, xds.Short(res.Type)+" "+res.Name, "it refers to the file "+path+", which does not exist")
+		}
 	}
 }
 

@@ -1,14 +1,21 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -91,5 +98,71 @@ func TestARehearsalNamesWhatIsMissingAndWhatEnds(t *testing.T) {
 	}
 	if r = rehearsed(t, &agent{status: Status{Storage: &Storage{Error: "full", Since: at}}}); len(r.Losses) != 1 || !strings.HasSuffix(losses(r)[0], ": full") {
 		t.Errorf("%q", losses(r))
+	}
+}
+
+// seeds are those of an agent with a seed.
+type seeds struct {
+	pod *NewPod
+	err error
+}
+
+func (s seeds) Seed() ([]byte, error)                   { return []byte("seed"), s.err }
+func (s seeds) NewPod(context.Context) (*NewPod, error) { return s.pod, s.err }
+
+func TestARehearsalSaysWhatANewPodWouldGet(t *testing.T) {
+	state := &agent{status: Status{Storage: &Storage{Durable: true}}}
+	for name, tc := range map[string]struct {
+		seeds Seeds
+		lost  string
+		text  string
+	}{
+		"no seed":       {seeds{}, "", "A new pod would get nothing: what is stored belongs to this one, and there is no --seed"},
+		"no use of one": {seeds{err: errors.New("seed /x: it is empty")}, "the start of a new pod: everything: seed /x: it is empty", "because its seed cannot be used: see above"},
+		"a seed": {
+			seeds{pod: &NewPod{Place: "/x", Role: "web", At: time.Now().Add(-time.Hour), Resources: map[string]int{"LDS": 1, "CDS": 2}, LeftOut: map[string]int{"a Secret": 1}}},
+			"the start of a new pod: 1 resource: not in the seed: a Secret", `A new pod would be served the seed /x of the role "web", from 1h ago: 2 CDS, 1 LDS.`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var r Rehearsal
+			got := ask(server(t, Config{State: state, Seeds: tc.seeds}).full(true), "GET", "/rehearsal")
+			if err := json.Unmarshal(got.Body.Bytes(), &r); err != nil {
+				t.Fatalf("%v\n%s", err, got.Body)
+			}
+			if got := strings.Join(losses(r), "; "); got != tc.lost {
+				t.Errorf("lost: %s", got)
+			}
+			var text strings.Builder
+			if err := r.WriteText(&text); err != nil || !strings.Contains(text.String(), tc.text) {
+				t.Errorf("%v\n%s", err, text.String())
+			}
+		})
+	}
+}
+
+// Envoy as the agent's child sees the files that the agent sees.
+func TestARehearsalFindsFilesThatDoNotExist(t *testing.T) {
+	there := filepath.Join(t.TempDir(), "cert.pem")
+	if err := os.WriteFile(there, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := func(path string) *corev3.DataSource {
+		return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
+	}
+	body, err := anypb.New(&tlsv3.Secret{Name: "s", Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: file(there), PrivateKey: file(there + ".key")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := &agent{
+		status:    Status{Groups: []Group{{NodeID: "web"}}, Storage: &Storage{Durable: true}, Envoy: &envoy.Status{}},
+		resources: []Resource{{Group: "web", Type: xds.SecretType, Name: "s", Body: body}},
+	}
+	if got := strings.Join(losses(rehearsed(t, state)), "; "); got != "a restart of Envoy: SDS s: it refers to the file "+there+".key, which does not exist" {
+		t.Errorf("lost: %s", got)
+	}
+	state.status.Envoy = nil // another container may have the file
+	if r := rehearsed(t, state); r.Lost() {
+		t.Errorf("lost: %v", losses(r))
 	}
 }

@@ -209,6 +209,7 @@ func (a *Agent) newSurface(quit func()) *admin.Server {
 	conf.State, conf.Metrics, conf.Log = a, a.metrics, a.cfg.Log
 	conf.Quit, conf.Takeover = quit, a.Handover
 	conf.Changes, conf.Histories, conf.Events, conf.Seeds, conf.Rehearser = a, a, a.events, a, a
+	conf.Subscribers = a.server.Subscribers
 	conf.Actions = map[string]func(context.Context) error{
 		"drain":       a.Drain,
 		"undrain":     a.Undrain,

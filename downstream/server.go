@@ -193,6 +193,23 @@ type StreamState struct {
 	Types []string `json:"types,omitempty"`
 	// Subscriptions counts the names of all types together.
 	Subscriptions int `json:"subscriptions"`
+	// Unanswered says, by short name of the type, since when the client has not answered a response. An Envoy that warms
+	// a cluster answers later.
+	Unanswered map[string]time.Time `json:"unanswered,omitempty"`
+}
+
+// Subscribers returns the ids of the open streams whose clients subscribe to a name, itself or with a wildcard, in
+// order.
+func (s *Server) Subscribers(typeURL, name string) (ids []uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.streams {
+		if st.subscribes(typeURL, name) {
+			ids = append(ids, st.number)
+		}
+	}
+	slices.Sort(ids)
+	return ids
 }
 
 // Streams returns the open streams, oldest first.

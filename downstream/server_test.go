@@ -414,3 +414,41 @@ func TestARequestOnAnOpenStreamIsAnsweredFromTheCache(t *testing.T) {
 		}
 	})
 }
+
+// It is known who subscribes to a name, and since when a client owes an answer.
+func TestItIsKnownWhoSubscribesAndWhoDoesNotAnswer(t *testing.T) {
+	inBothForms(t, downstream.Config{}, func(s *service) {
+		s.put(xdstest.Cluster("c1", ""))
+		slow := xdstest.NewClient(s.dial(), xdstest.ClientConfig{Protocol: s.form, Manual: true})
+		if err := slow.Connect(s.Context()); err != nil {
+			s.Fatal(err)
+		}
+		s.stops = append(s.stops, slow.Close)
+		slow.Subscribe(xds.ClusterType)
+		named := s.client(s.dial())
+		named.Subscribe(xds.EndpointType, "c1")
+		began := time.Now()
+		s.pass(time.Minute)
+		for _, tc := range []struct {
+			typeURL, name string
+			want          []uint64
+		}{
+			{xds.ClusterType, "c1", []uint64{1}}, {xds.ClusterType, "other", []uint64{1}}, {xds.EndpointType, "c1", []uint64{2}},
+			{xds.EndpointType, "other", nil}, {xds.ListenerType, "c1", nil},
+		} {
+			if got := s.server.Subscribers(tc.typeURL, tc.name); !slices.Equal(got, tc.want) {
+				s.Errorf("%s %s: %v, want %v", xds.Short(tc.typeURL), tc.name, got, tc.want)
+			}
+		}
+		if open := s.server.Streams(); len(open) != 2 || open[0].Unanswered["CDS"].Sub(began).Abs() > time.Second || len(open[1].Unanswered) > 0 {
+			s.Errorf("%+v", open)
+		}
+		for _, r := range slow.Responses() {
+			slow.Ack(r)
+		}
+		s.quiet()
+		if open := s.server.Streams(); len(open[0].Unanswered) > 0 {
+			s.Errorf("%+v", open)
+		}
+	})
+}

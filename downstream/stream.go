@@ -63,7 +63,19 @@ func (st *stream) state() StreamState {
 		s.Types = append(s.Types, xds.Short(typeURL))
 	}
 	s.Subscriptions = names
+	for typeURL, since := range st.machine.WaitingSince() {
+		if s.Unanswered == nil {
+			s.Unanswered = make(map[string]time.Time)
+		}
+		s.Unanswered[xds.Short(typeURL)] = since
+	}
 	return s
+}
+
+func (st *stream) subscribes(typeURL, name string) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.machine != nil && st.machine.Subscribes(typeURL, name)
 }
 
 // run serves the stream until either side ends it. It is gRPC's handler. A Recv or Send that

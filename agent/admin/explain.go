@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/events"
 	"github.com/holdfast-xds/holdfast/agent/explain"
@@ -139,13 +141,39 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	for node, resources := range groups {
 		all = append(all, explain.Explain(node, resources, query))
 	}
-	if k := query.Resource; k != nil && s.cfg.Events != nil {
+	if k := query.Resource; k != nil {
+		clients := s.clients(*k)
 		for _, x := range all {
-			x.Recent = s.recent(x.Node, *k)
+			x.Clients = clients[x.Node]
+			if s.cfg.Events != nil {
+				x.Recent = s.recent(x.Node, *k)
+			}
 		}
 	}
 	slices.SortFunc(all, func(a, b *explain.Explanation) int { return strings.Compare(a.Node, b.Node) })
 	writeJSON(w, http.StatusOK, all)
+}
+
+// slowAnswer is from when on it is said that a client does not answer: Envoy takes its time for large updates.
+const slowAnswer = time.Second
+
+// clients returns lines about the clients that subscribe to a resource, by their node.
+func (s *Server) clients(k explain.Key) map[string][]string {
+	if s.cfg.Subscribers == nil {
+		return nil
+	}
+	now, subscribers, out := time.Now(), s.cfg.Subscribers(k.Type, k.Name), make(map[string][]string)
+	for _, st := range s.cfg.State.Status().Streams {
+		if !slices.Contains(subscribers, st.ID) {
+			continue
+		}
+		line := fmt.Sprintf("stream %d, %s, %s", st.ID, cmp.Or(st.Peer, "socket"), st.Protocol)
+		if since, waits := st.Unanswered[xds.Short(k.Type)]; waits && now.Sub(since) >= slowAnswer {
+			line += fmt.Sprintf(": it has not answered for %s since %s", xds.Short(k.Type), since.UTC().Format("2006-01-02 15:04:05Z"))
+		}
+		out[st.NodeID] = append(out[st.NodeID], line)
+	}
+	return out
 }
 
 // maxRecent bounds the events that an explanation has.

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -95,6 +96,11 @@ func (s Status) Problems() []Problem {
 	if p := s.Publishing; p != nil {
 		lines.warnIf(p.Error != "", "seed not published to %s: %s", p.Place, p.Error)
 	}
+	for _, st := range s.Streams {
+		for _, kind := range slices.SortedFunc(maps.Keys(st.Unanswered), compareShort) {
+			lines.warnIf(s.Now.Sub(st.Unanswered[kind]) >= noAnswer, "stream %d of node %q: the client has not answered for %s for %s: it hangs, or a cluster that it warms waits for something", st.ID, st.NodeID, kind, age(s.Now, st.Unanswered[kind]))
+		}
+	}
 	lines = append(lines, certificateProblems(s.Certificates, s.Now)...)
 	lines = append(lines, s.Storage.problems(s.Now)...)
 	for _, f := range s.Files {
@@ -103,6 +109,9 @@ func (s Status) Problems() []Problem {
 	slices.SortStableFunc(lines, func(a, b Problem) int { return strings.Compare(string(a.Level), string(b.Level)) }) // "error" first
 	return lines
 }
+
+// noAnswer is from when on it is a problem that a client does not answer: longer than Envoy waits for what is missing (15 s).
+const noAnswer = 20 * time.Second
 
 // problems lists the problems with the disk; s may be nil.
 func (s *Storage) problems(now time.Time) (lines problems) {

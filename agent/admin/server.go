@@ -54,6 +54,8 @@ type Config struct {
 	// Changes and Histories are nil if there are none.
 	Changes   Changes
 	Histories Histories
+	// Subscribers returns the ids of the streams whose clients subscribe to a resource; nil if that is not known.
+	Subscribers func(typeURL, name string) []uint64
 	// Rehearser is nil if the agent cannot be cut off.
 	Rehearser Rehearser
 	// Seeds makes and reads seeds; nil if the agent does not.

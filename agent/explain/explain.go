@@ -27,6 +27,8 @@ type Explanation struct {
 	// Listeners and Others are the trees of everything.
 	Listeners []*Node `json:"listeners,omitempty"`
 	Others    []*Node `json:"others,omitempty"`
+	// Clients are lines about the clients that subscribe to the resource. The caller sets them.
+	Clients []string `json:"clients,omitempty"`
 	// Recent are lines of what happened to the resource lately, the newest last. The caller sets them.
 	Recent []string `json:"recent,omitempty"`
 	// Dangling are the references that lead nowhere: of everything, or of the tree of the resource.
@@ -79,6 +81,12 @@ func (x *Explanation) Text() string {
 		x.Resource.text(&b, 0)
 		for _, from := range x.Referrers {
 			fmt.Fprintf(&b, "named by %s\n", from)
+		}
+		if len(x.Clients) > 0 {
+			b.WriteString("\nsubscribed to by\n")
+		}
+		for _, line := range x.Clients {
+			fmt.Fprintf(&b, "  %s\n", line)
 		}
 		if len(x.Recent) > 0 {
 			b.WriteString("\nlately\n")

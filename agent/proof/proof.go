@@ -104,7 +104,7 @@ type outcome struct {
 	// Error is why there is none, or why it is not complete. Failure is why the sandbox could not be made.
 	Error   string `json:"error"`
 	Failure string `json:"failure"`
-	Log   string `json:"log"`
+	Log     string `json:"log"`
 }
 
 // The names of what the second agent and Envoy use, below the directory in memory.

@@ -2,6 +2,7 @@ package session
 
 import (
 	"slices"
+	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -9,7 +10,8 @@ import (
 // sentResponse is a response in flight: one that the client has neither ACKed nor NACKed yet.
 type sentResponse struct {
 	nonce    string
-	number   uint64 // counts the responses of the type
+	at       time.Time // when it was built
+	number   uint64    // counts the responses of the type
 	revision uint64
 	// resources may list only those resources of a complete set that the client has not ACKed. If
 	// amends is set, the response is the previous response in flight, without the names in dropped

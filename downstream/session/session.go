@@ -420,7 +420,7 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 	if sub.passesTTL() {
 		resp.At = s.now
 	}
-	sub.track(sentResponse{nonce: resp.Nonce, revision: revision, resources: resp.changed, amends: resp.amended, dropped: resp.dropped, removed: resp.Removed, heartbeats: resp.Heartbeats})
+	sub.track(sentResponse{nonce: resp.Nonce, at: s.now, revision: revision, resources: resp.changed, amends: resp.amended, dropped: resp.dropped, removed: resp.Removed, heartbeats: resp.Heartbeats})
 	return resp
 }
 
@@ -621,6 +621,27 @@ func (s *Session) Unanswered() map[string][]string {
 		}
 	}
 	return out
+}
+
+// WaitingSince returns, by type, since when a response is in flight.
+func (s *Session) WaitingSince() map[string]time.Time {
+	out := make(map[string]time.Time)
+	for _, sub := range s.ordered {
+		if len(sub.inFlight) > 0 {
+			out[sub.url] = sub.inFlight[0].at
+		}
+	}
+	return out
+}
+
+// Subscribes reports whether the client subscribes to a name, itself or with a wildcard.
+func (s *Session) Subscribes(typeURL, name string) bool {
+	for _, sub := range s.ordered {
+		if sub.url == typeURL {
+			return sub.wildcard || sub.subscribes(name)
+		}
+	}
+	return false
 }
 
 // Subscriptions returns the types of the client's requests, in push order, and the number of names

@@ -82,7 +82,7 @@ func TestExplainSaysWhatEnvoyAnswers(t *testing.T) {
 
 		w.cp.Set(xdstest.BadListener("bad"))
 		w.asked("of the NACK", func(e xdstest.Event) bool { return e.Kind == xdstest.Nack && e.Type == xds.ListenerType })
-		w.explains("LDS/bad", "rejected", "Envoy NACKed it: ", "not-an-ip", "lately\n  20", "WARN ")
+		w.explains("LDS/bad", "rejected", "Envoy NACKed it: ", "not-an-ip", "subscribed to by\n  stream ", ", socket, "+string(w.below), "lately\n  20", "WARN ")
 	})
 }
 

@@ -22,9 +22,15 @@ func (c *tally) add(event, source string) {
 	c.n[event+" "+source]++
 }
 
-func (c *tally) Attempted(source string) { c.add("attempted", source) }
-func (c *tally) Connected(source string) { c.add("connected", source) }
-func (c *tally) Failed(source string)    { c.add("failed", source) }
+func (c *tally) Attempted(source string)      { c.add("attempted", source) }
+func (c *tally) Connected(source string)      { c.add("connected", source) }
+func (c *tally) Failed(source, reason string) { c.add("failed", source) }
+
+func (c *tally) Took(source string, answered bool, _ time.Duration) {
+	if !answered {
+		c.add("took until it failed", source)
+	}
+}
 
 func TestAttemptsAnswersAndFailuresAreCounted(t *testing.T) {
 	among(t, func(r *trial) {

@@ -57,18 +57,24 @@ type Failover struct {
 }
 
 // Events counts, by the name of a source, the attempts to run it, how often it became active, and
-// the attempts that failed or got no answer. The methods must not block.
+// the attempts that failed or got no answer, with one of Reasons. Took records how long an attempt took
+// until it was answered or failed. The methods must not block.
 type Events interface {
 	Attempted(source string)
 	Connected(source string)
-	Failed(source string)
+	Failed(source, reason string)
+	Took(source string, answered bool, d time.Duration)
 }
 
-// count calls a method of Events, if that is set.
-func (f *Failover) count(event func(Events, string), i int) {
+// count counts an event, if Events is set.
+func (f *Failover) count(i int, event func(to Events, source string)) {
 	if f.Events != nil {
 		event(f.Events, f.Sources[i].Name())
 	}
+}
+
+func (f *Failover) countFailure(i int, reason string) {
+	f.count(i, func(to Events, source string) { to.Failed(source, reason) })
 }
 
 // SourceState describes one source.
@@ -302,10 +308,16 @@ func (d *driver) open(i int, id failover.Run) {
 	ctx, cancel := context.WithCancelCause(d.ctx)
 	r := &run{cancel: cancel, ended: make(chan struct{})}
 	d.runs[id] = r
-	d.count(Events.Attempted, i)
+	d.count(i, Events.Attempted)
+	began, answered := time.Now(), false
+	took := func() {
+		d.count(i, func(to Events, source string) { to.Took(source, answered, time.Since(began)) })
+	}
 	d.goroutines.Go(func() {
 		err := d.Sources[i].Run(ctx, d.state, func() error {
 			use := false
+			answered = true
+			took()
 			done := d.event(func(m *failover.Machine, now time.Time) { use = m.Answered(now, i, id) })
 			if !use {
 				return errPreferred
@@ -327,6 +339,9 @@ func (d *driver) open(i int, id failover.Run) {
 		close(r.ended)
 		if d.ctx.Err() != nil {
 			return
+		}
+		if !answered {
+			took()
 		}
 		if err == nil {
 			err = fmt.Errorf("upstream %s ended", d.Sources[i].Name())
@@ -365,7 +380,7 @@ func (d *driver) do(o failover.Output) {
 	case failover.Await:
 		d.goroutines.Go(func() { d.await(o) })
 	case failover.Use:
-		d.count(Events.Connected, o.Source)
+		d.count(o.Source, Events.Connected)
 		d.Log.Info("control plane connected", "upstream", name)
 	case failover.Connected, failover.Disconnected:
 		d.setConnected(o.Op == failover.Connected)
@@ -374,7 +389,7 @@ func (d *driver) do(o failover.Output) {
 			d.Failed()
 		}
 	case failover.Failure:
-		d.count(Events.Failed, o.Source)
+		d.countFailure(o.Source, reasonOf(o.Err))
 		message := "cannot connect to the control plane, retrying"
 		if o.Answered {
 			message = "control plane disconnected, reconnecting"
@@ -385,7 +400,7 @@ func (d *driver) do(o failover.Output) {
 		}
 		log.Log(d.ctx, levelOf(o.Attempts), message)
 	case failover.Silence:
-		d.count(Events.Failed, o.Source)
+		d.countFailure(o.Source, ReasonSilent)
 		d.Log.Log(d.ctx, levelOf(o.Attempts), "control plane does not answer", "upstream", name, "attempts", o.Attempts, "err", o.Err)
 	case failover.Another:
 		d.Log.Info("opening another stream to the control plane", "upstream", name, "reason", o.Err)

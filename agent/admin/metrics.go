@@ -14,10 +14,19 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
+	"github.com/holdfast-xds/holdfast/upstream"
 )
 
 // maxOtherTypes bounds the label "type": clients may name any type URL.
 const maxOtherTypes = 32
+
+// The native histograms: the factor between two buckets, the most of them, and after which time a histogram that has more
+// may begin anew. Scrapers that do not know them get the classic buckets.
+const (
+	nativeFactor  = 1.1
+	nativeBuckets = 100
+	nativeReset   = time.Hour
+)
 
 // Metrics counts the events of one agent; it uses no global registry.
 type Metrics struct {
@@ -29,9 +38,9 @@ type Metrics struct {
 	peersRefused                                            prometheus.Counter
 	connections                                             prometheus.Gauge
 	// Of upstreams.
-	responses, received, upstreamAnswers, attempts, connects, failures *prometheus.CounterVec
-	latency                                                            *prometheus.HistogramVec
-	certificateEnd                                                     prometheus.Gauge
+	responses, received, upstreamAnswers, attempts, connects, failures, reasons *prometheus.CounterVec
+	latency, took                                                               *prometheus.HistogramVec
+	certificateEnd                                                              prometheus.Gauge
 	// Of the agent.
 	takeovers                  *prometheus.CounterVec
 	rehearsed, rehearsalLosses *prometheus.GaugeVec
@@ -64,11 +73,19 @@ func NewMetrics(version string) *Metrics {
 		attempts:        counter("holdfast_upstream_attempts_total", "Attempts to open a stream to an upstream, second streams included.", "upstream"),
 		connects:        counter("holdfast_upstream_connects_total", "Attempts that were answered, so that the upstream came into use.", "upstream"),
 		failures:        counter("holdfast_upstream_failures_total", "Attempts that failed or were not answered in time, and streams that ended.", "upstream"),
-		takeovers:       counter("holdfast_takeovers_total", "Other agents that began to take over from this one; result is done or failed.", "result"),
+		reasons:         counter("holdfast_upstream_failure_reasons_total", "The failures of holdfast_upstream_failures_total by reason: name, unreachable, tls, denied, lost, silent or other.", "upstream", "reason"),
+		took: auto.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "holdfast_upstream_attempt_duration_seconds",
+			Help:    "Time from the beginning of an attempt until its first answer, or until it failed without one; result is answered or failed.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 30}, NativeHistogramBucketFactor: nativeFactor,
+			NativeHistogramMaxBucketNumber: nativeBuckets, NativeHistogramMinResetDuration: nativeReset,
+		}, []string{"upstream", "result"}),
+		takeovers: counter("holdfast_takeovers_total", "Other agents that began to take over from this one; result is done or failed.", "result"),
 		latency: auto.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_push_latency_seconds",
 			Help:    "Time from a response of an upstream until the last client that it concerned has answered, and what was ACKed is on disk; --ack-timeout does not shorten it.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 30},
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 30}, NativeHistogramBucketFactor: nativeFactor,
+			NativeHistogramMaxBucketNumber: nativeBuckets, NativeHistogramMinResetDuration: nativeReset,
 		}, []string{"type"}),
 		rehearsed: auto.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_rehearsal_timestamp_seconds",
@@ -192,6 +209,12 @@ func (u UpstreamMetrics) Known(source string) {
 	u.m.attempts.WithLabelValues(source)
 	u.m.connects.WithLabelValues(source)
 	u.m.failures.WithLabelValues(source)
+	for _, reason := range upstream.Reasons() {
+		u.m.reasons.WithLabelValues(source, reason)
+	}
+	for _, answered := range []bool{false, true} {
+		u.m.took.WithLabelValues(source, outcome(answered))
+	}
 	for _, url := range xds.Types() {
 		both(u.m.upstreamAnswers, source, xds.Short(url))
 	}
@@ -200,7 +223,23 @@ func (u UpstreamMetrics) Known(source string) {
 // Connected counts an attempt that was answered, Failed one that was not.
 func (u UpstreamMetrics) Attempted(source string) { u.m.attempts.WithLabelValues(source).Inc() }
 func (u UpstreamMetrics) Connected(source string) { u.m.connects.WithLabelValues(source).Inc() }
-func (u UpstreamMetrics) Failed(source string)    { u.m.failures.WithLabelValues(source).Inc() }
+
+func (u UpstreamMetrics) Failed(source, reason string) {
+	u.m.failures.WithLabelValues(source).Inc()
+	u.m.reasons.WithLabelValues(source, reason).Inc()
+}
+
+// Took records how long an attempt took.
+func (u UpstreamMetrics) Took(source string, answered bool, d time.Duration) {
+	u.m.took.WithLabelValues(source, outcome(answered)).Observe(d.Seconds())
+}
+
+func outcome(answered bool) string {
+	if answered {
+		return "answered"
+	}
+	return "failed"
+}
 
 func (u UpstreamMetrics) Received(source, typeURL string, resources int) {
 	label := u.m.label(typeURL)
@@ -297,6 +336,7 @@ var stateDescs = func() map[string]*prometheus.Desc {
 		{"holdfast_fallen_back", "", "1 while resources are held back because Envoy crashed with them, 0 otherwise."},
 		{"holdfast_events_total", "", "Events that were recorded (holdfast events)."},
 		{"holdfast_events_lost_total", "", "Events that are missing on disk, because it was full or failed."},
+		{"holdfast_resource_bytes", "", "Size of the resources in the cache, in their newest versions."},
 		{"holdfast_history_bytes", "", "Size of the earlier versions that are kept for history, diff and rollback."},
 		{"holdfast_frozen", "", "1 while something is frozen or rolled back, 0 otherwise."},
 		{"holdfast_frozen_overdue", "", "1 while a freeze lasts longer than it was meant to, 0 otherwise."},
@@ -432,7 +472,7 @@ func collectGroups(send sender, groups []Group) {
 	upstreams := make(map[string]Upstream)
 	restored, fallenBack, oldest := 0, false, time.Duration(-1)
 	suspects, shortLives := 0, uint64(0)
-	frozen, overdue, waiting, history := false, false, 0, int64(0)
+	frozen, overdue, waiting, history, bytes := false, false, 0, int64(0), int64(0)
 	seeded, unseeded := false, false
 	for _, g := range groups {
 		restored += g.Restored
@@ -441,6 +481,7 @@ func collectGroups(send sender, groups []Group) {
 			suspects += len(g.Fallback.Suspects)
 		}
 		history += g.HistoryBytes
+		bytes += g.Bytes
 		if g.Seed != nil {
 			seeded, unseeded = seeded || g.Seed.Used, unseeded || g.Seed.Error != ""
 		}
@@ -466,6 +507,7 @@ func collectGroups(send sender, groups []Group) {
 	send("holdfast_fallen_back", number(fallenBack))
 	send("holdfast_fallback_suspects", float64(suspects))
 	send("holdfast_history_bytes", float64(history))
+	send("holdfast_resource_bytes", float64(bytes))
 	send("holdfast_seed_used", number(seeded))
 	send("holdfast_seed_failed", number(unseeded))
 	send("holdfast_frozen", number(frozen))

@@ -140,7 +140,8 @@ func TestCountersWithLabelsBeginWithZero(t *testing.T) {
 	}
 	count(m)
 	m.Upstream().Attempted("cp:1")
-	m.Upstream().Failed("cp:1")
+	m.Upstream().Failed("cp:1", upstream.ReasonTLS)
+	m.Upstream().Took("cp:1", false, 20*time.Millisecond)
 	m.TakenOver(false)
 	m.FellBack()
 	m.Connections(3)
@@ -152,6 +153,8 @@ func TestCountersWithLabelsBeginWithZero(t *testing.T) {
 		`holdfast_answers_total{form="delta",result="nack",type="CDS"} 1`,
 		`holdfast_upstream_attempts_total{upstream="cp:1"} 1`,
 		`holdfast_upstream_failures_total{upstream="cp:1"} 1`,
+		`holdfast_upstream_failure_reasons_total{reason="tls",upstream="cp:1"} 1`,
+		`holdfast_upstream_attempt_duration_seconds_count{result="failed",upstream="cp:1"} 1`,
 		`holdfast_takeovers_total{result="failed"} 1`,
 		`holdfast_fallbacks_total 1`,
 		`holdfast_connections 3`,

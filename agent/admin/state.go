@@ -160,6 +160,8 @@ type Group struct {
 	Restored int `json:"restored"`
 	// Fallback lists what is held back because Envoy crashed with it; nil for nothing.
 	Fallback *Fallback `json:"fallback,omitempty"`
+	// Bytes is the size of the resources that are cached, in their newest versions.
+	Bytes int64 `json:"bytes"`
 	// HistoryBytes is the size of the earlier versions that are kept.
 	HistoryBytes int64 `json:"history_bytes"`
 	// Freeze is what is frozen; nil for nothing.

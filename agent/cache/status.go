@@ -29,6 +29,13 @@ type TypeStatus struct {
 	Expired uint64
 }
 
+// Bytes returns the size of the bodies that are cached, in their newest versions.
+func (c *Cache) Bytes() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.contents.Bytes
+}
+
 // Status returns the status of each type that was ever subscribed to or updated, in push order.
 func (c *Cache) Status() []TypeStatus {
 	c.mu.Lock()

@@ -27,6 +27,7 @@ func (g *Group) Status() admin.Group {
 		out.NotServedFrom = out.Contact.Add(g.cfg.MaxStale)
 	}
 	out.Freeze, out.HistoryBytes, out.Seed = g.Frozen(), g.cache.HistoryBytes(), g.seedStatus()
+	out.Bytes = g.cache.Bytes()
 	out.ShortLives, out.ShortLivesTotal = g.disconnects.state(time.Now())
 	for _, t := range g.cache.Status() {
 		row := admin.Type{

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -10,17 +11,19 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/group"
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 )
 
 // registerCSDS adds the client status discovery service: the resources of each group, and the clients'
-// ACKs and NACKs (protocol.md 8.6). It has names, versions and statuses; `holdfast dump` has the
-// contents, redacted.
+// ACKs and NACKs (protocol.md 8.6). It has names, versions, statuses and the contents without a secret in them, which
+// a request may exclude; `holdfast dump` has all of them, redacted.
 func (a *Agent) registerCSDS(r grpc.ServiceRegistrar) {
 	statusv3.RegisterClientStatusDiscoveryServiceServer(r, csds{agent: a})
 }
@@ -36,7 +39,7 @@ func (c csds) FetchClientStatus(_ context.Context, req *statusv3.ClientStatusReq
 	}
 	resp := &statusv3.ClientStatusResponse{}
 	for _, m := range c.agent.groups.Members() {
-		resp.Config = append(resp.Config, clientConfig(m))
+		resp.Config = append(resp.Config, clientConfig(m, !req.GetExcludeResourceContents()))
 	}
 	return resp, nil
 }
@@ -60,38 +63,49 @@ func (c csds) StreamClientStatus(stream statusv3.ClientStatusDiscoveryService_St
 	}
 }
 
-func clientConfig(m *group.Member) *statusv3.ClientConfig {
-	conf := &statusv3.ClientConfig{Node: m.Node()}
+// clientConfig returns the state of a group, with contents if they are wanted.
+func clientConfig(m *group.Member, contents bool) *statusv3.ClientConfig {
+	conf := &statusv3.ClientConfig{Node: m.Node(), ClientScope: m.Key().Scope()}
 	frozen, _ := m.Cache().Frozen()
+	var finder redact.Finder
+	content := func(r *xds.Resource) *anypb.Any {
+		if !contents || r == nil || r.Body == nil || r.Type == xds.SecretType || finder.Sensitive(r.Body) != "" {
+			return nil
+		}
+		return r.Body
+	}
 	for _, t := range m.Cache().Status() {
 		for _, r := range m.Cache().Resources(t.Type) {
 			row := &statusv3.ClientConfig_GenericXdsConfig{TypeUrl: t.Type, Name: r.Name, ClientStatus: clientStatus(r)}
-			if r.Frozen {
+			if r.Current != nil {
+				row.Name = r.Current.Name
+			}
+			switch updated := cmp.Or(r.Changed, t.Updated); {
+			case updated.IsZero():
+			case r.Current != nil:
+				row.LastUpdated = timestamppb.New(updated)
+			}
+			// The content that clients have, and the one that they NACKed.
+			accepted, failed := r.Current, (*xds.Resource)(nil)
+			switch {
+			case r.Frozen:
 				row.ClientStatus = adminv3.ClientResourceStatus_NACKED
+				accepted, failed = r.Served, r.Current
 				row.ErrorState = &adminv3.UpdateFailureState{Details: frozen.Error()}
-				if r.Current != nil {
-					row.ErrorState.VersionInfo = r.Current.Version
-				}
-				if r.Served != nil {
-					row.VersionInfo = r.Served.Version
-				}
-				conf.GenericXdsConfigs = append(conf.GenericXdsConfigs, row)
-				continue
-			}
-			if r.Current == nil {
+			case r.Current == nil:
 				row.ErrorState = &adminv3.UpdateFailureState{Details: r.Err.Error()}
-				conf.GenericXdsConfigs = append(conf.GenericXdsConfigs, row)
-				continue
+			case row.ClientStatus == adminv3.ClientResourceStatus_NACKED:
+				accepted, failed = r.Acked, r.Current
+				row.ErrorState = &adminv3.UpdateFailureState{Details: r.Reason}
 			}
-			row.Name, row.VersionInfo = r.Current.Name, r.Current.Version
-			if row.ClientStatus == adminv3.ClientResourceStatus_NACKED {
-				row.ErrorState = &adminv3.UpdateFailureState{Details: r.Reason, VersionInfo: r.Current.Version}
-				if r.Acked != nil {
-					row.VersionInfo = r.Acked.Version
-				}
+			if accepted != nil {
+				row.VersionInfo = accepted.Version
+				row.XdsConfig = content(accepted)
 			}
-			if !t.Updated.IsZero() {
-				row.LastUpdated = timestamppb.New(t.Updated)
+			if failed != nil {
+				row.ErrorState.VersionInfo = failed.Version
+				row.ErrorState.FailedConfiguration = content(failed)
+				row.ErrorState.LastUpdateAttempt = row.LastUpdated
 			}
 			conf.GenericXdsConfigs = append(conf.GenericXdsConfigs, row)
 		}

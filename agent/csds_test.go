@@ -6,6 +6,8 @@ import (
 	"time"
 
 	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
@@ -26,18 +28,35 @@ func TestClientStatusIsServed(t *testing.T) {
 			}
 			return nil
 		}})
+		r.cp.Set(&tlsv3.Secret{Name: "s1", Type: &tlsv3.Secret_GenericSecret{GenericSecret: &tlsv3.GenericSecret{}}})
 		c.Subscribe(xds.ClusterType)
 		c.Subscribe(xds.ListenerType)
+		c.Subscribe(xds.SecretType, "s1")
 		r.pass(time.Second)
 		rows := make(map[string]*statusv3.ClientConfig_GenericXdsConfig)
 		for _, row := range r.clientStatus().GetGenericXdsConfigs() {
 			rows[xds.Short(row.GetTypeUrl())+" "+row.GetName()] = row
 		}
-		if row := rows["CDS c1"]; row.GetClientStatus() != adminv3.ClientResourceStatus_ACKED || row.GetVersionInfo() == "" {
+		cluster := &clusterv3.Cluster{}
+		if row := rows["CDS c1"]; row.GetClientStatus() != adminv3.ClientResourceStatus_ACKED || row.GetVersionInfo() == "" || row.GetLastUpdated() == nil ||
+			row.GetXdsConfig().UnmarshalTo(cluster) != nil || cluster.GetName() != "c1" {
 			t.Errorf("c1: %v", row)
 		}
-		if row := rows["LDS l1"]; row.GetClientStatus() != adminv3.ClientResourceStatus_NACKED || row.GetErrorState().GetDetails() == "" {
+		state := rows["LDS l1"].GetErrorState()
+		if row := rows["LDS l1"]; row.GetClientStatus() != adminv3.ClientResourceStatus_NACKED || row.GetVersionInfo() != "" || row.GetXdsConfig() != nil ||
+			state.GetDetails() == "" || state.GetVersionInfo() == "" || state.GetFailedConfiguration() == nil || state.GetLastUpdateAttempt() == nil {
 			t.Errorf("l1: %v", row)
+		}
+		if row := rows["SDS s1"]; row.GetClientStatus() != adminv3.ClientResourceStatus_ACKED || row.GetXdsConfig() != nil {
+			t.Errorf("s1: %v", row)
+		}
+		if scope := r.clientStatus().GetClientScope(); scope != xds.EnvoyUserAgent {
+			t.Errorf("the scope is %q", scope)
+		}
+		for _, row := range r.clientStatus(func(req *statusv3.ClientStatusRequest) { req.ExcludeResourceContents = true }).GetGenericXdsConfigs() {
+			if row.GetXdsConfig() != nil || row.GetErrorState().GetFailedConfiguration() != nil {
+				t.Errorf("contents were excluded: %v", row)
+			}
 		}
 	})
 }
@@ -79,14 +98,18 @@ func TestClientStatusTellsWhatIsMissing(t *testing.T) {
 }
 
 // clientStatus fetches the status of the only group.
-func (r *rig) clientStatus() *statusv3.ClientConfig {
+func (r *rig) clientStatus(edit ...func(*statusv3.ClientStatusRequest)) *statusv3.ClientConfig {
 	r.Helper()
+	req := &statusv3.ClientStatusRequest{}
+	for _, f := range edit {
+		f(req)
+	}
 	conn, err := r.down.Dial()
 	if err != nil {
 		r.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	got, err := statusv3.NewClientStatusDiscoveryServiceClient(conn).FetchClientStatus(r.Context(), &statusv3.ClientStatusRequest{})
+	got, err := statusv3.NewClientStatusDiscoveryServiceClient(conn).FetchClientStatus(r.Context(), req)
 	if err != nil || len(got.GetConfig()) != 1 || got.GetConfig()[0].GetNode().GetId() != "xdstest" {
 		r.Fatalf("%v %v", got, err)
 	}

@@ -278,6 +278,14 @@ func (s *Set) Members() []*Member {
 // (design.md section 3).
 type Key struct{ Node, UserAgent, Generator string }
 
+// Scope names the clients of a node: what they are, such as "envoy".
+func (k Key) Scope() string {
+	if k.Generator == "" {
+		return k.UserAgent
+	}
+	return k.UserAgent + "/" + k.Generator
+}
+
 func KeyOf(n *corev3.Node) Key {
 	return Key{n.GetId(), n.GetUserAgentName(), n.GetMetadata().GetFields()["GENERATOR"].GetStringValue()}
 }

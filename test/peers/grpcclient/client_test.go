@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -13,11 +14,13 @@ import (
 	"testing"
 	"time"
 
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/peer"
 	_ "google.golang.org/grpc/xds"
+	"google.golang.org/grpc/xds/csds"
 
 	"github.com/holdfast-xds/holdfast/test/peers/rig"
 	"github.com/holdfast-xds/holdfast/test/testbed"
@@ -28,6 +31,8 @@ import (
 const (
 	targetVariable = "PEERS_GRPC_TARGET"
 	outVariable    = "PEERS_GRPC_OUT"
+	// csdsVariable is the Unix socket where grpc-go serves what its xDS client has (CSDS); unset for none.
+	csdsVariable = "PEERS_GRPC_CSDS"
 )
 
 // An RPC begins every callInterval and may take callTimeout.
@@ -72,6 +77,13 @@ func runClient(target, file string) error {
 	defer func() { _ = written.Close() }()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	if socket := os.Getenv(csdsVariable); socket != "" {
+		end, err := serveCSDS(socket)
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
 	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
@@ -99,6 +111,22 @@ func runClient(target, file string) error {
 	}
 }
 
+// serveCSDS serves grpc-go's CSDS on a socket.
+func serveCSDS(socket string) (end func(), err error) {
+	lis, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	own, err := csds.NewClientStatusDiscoveryServer()
+	if err != nil {
+		return nil, err
+	}
+	srv := grpc.NewServer()
+	statusv3.RegisterClientStatusDiscoveryServiceServer(srv, own)
+	go func() { _ = srv.Serve(lis) }() // it returns when it is stopped
+	return func() { srv.Stop(); own.Close() }, nil
+}
+
 func one(client healthgrpc.HealthClient) call {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
@@ -122,14 +150,15 @@ type client struct {
 }
 
 // startClient starts a client with a bootstrap.
-func startClient(r *rig.Rig, name string, bootstrap []byte) *client {
+func startClient(r *rig.Rig, name string, bootstrap []byte, environ ...string) *client {
 	r.Helper()
 	file := r.Path(name + ".bootstrap.json")
 	r.Check(os.WriteFile(file, bootstrap, 0o600))
 	self, err := os.Executable()
 	r.Check(err)
 	out := r.Path(name + ".calls")
-	p := r.Start(name, "env", targetVariable+"=xds:///"+service, outVariable+"="+out, "GRPC_XDS_BOOTSTRAP="+file, self)
+	env := append([]string{"env", targetVariable + "=xds:///" + service, outVariable + "=" + out, "GRPC_XDS_BOOTSTRAP=" + file}, environ...)
+	p := r.Start(name, append(env, self)...)
 	r.Check(p.Wait(limit, func() error {
 		_, err := os.Stat(out)
 		return err

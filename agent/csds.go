@@ -76,6 +76,9 @@ func clientConfig(m *group.Member, contents bool) *statusv3.ClientConfig {
 	}
 	for _, t := range m.Cache().Status() {
 		for _, r := range m.Cache().Resources(t.Type) {
+			if r.Unused {
+				continue
+			}
 			row := &statusv3.ClientConfig_GenericXdsConfig{TypeUrl: t.Type, Name: r.Name, ClientStatus: clientStatus(r)}
 			if r.Current != nil {
 				row.Name = r.Current.Name

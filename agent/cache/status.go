@@ -72,6 +72,16 @@ func (c *Cache) concerns(t *table, name string) bool {
 	return len(c.watches) == 0 || name == "" || t.Entry(name) != nil || t.names.InUse(name) || t.names.InUse(xds.Wildcard)
 }
 
+// isUsed reports whether a client subscribes to a resource, or no client is connected.
+func (c *Cache) isUsed(t *table, name string, r *xds.Resource) bool {
+	used := t.names.InUse
+	if len(c.watches) == 0 || used(xds.Wildcard) || used(name) {
+		return true
+	}
+	glob := xds.CollectionOf(name)
+	return glob != "" && used(glob) || r != nil && slices.ContainsFunc(r.Aliases(), used)
+}
+
 // ResourceStatus is the status of one name.
 type ResourceStatus struct {
 	Name string
@@ -88,6 +98,8 @@ type ResourceStatus struct {
 	// Restored says that it is from disk and that no source has confirmed it since, and
 	// RemovalHeldBack that a source removed it and the guard holds that back.
 	Restored, RemovalHeldBack bool
+	// Unused says that no client subscribes to it, although there are clients: it is kept for those to come.
+	Unused bool
 	// Frozen says that because of a freeze Served is served, nil for nothing, and not Item.
 	Frozen bool
 	Served *xds.Resource
@@ -104,7 +116,7 @@ func (c *Cache) Resources(typeURL string) []ResourceStatus {
 		_, heldBack := c.guard.Deferred(xds.Key{Type: typeURL, Name: name})
 		s := ResourceStatus{
 			Name: name, Item: e.Item(), Source: c.sources.name(e.Source()), Reason: e.Reason(), Err: t.errors[name],
-			Changed: e.Changed(), Restored: e.Restored(), RemovalHeldBack: heldBack,
+			Changed: e.Changed(), Restored: e.Restored(), RemovalHeldBack: heldBack, Unused: !c.isUsed(t, name, e.Current()),
 		}
 		if pin := c.pins.Of(t.key(name)); pin != nil && !t.Hidden(e) && !sameVersion(pin.Sent(), e.Current()) {
 			s.Frozen, s.Served = true, pin.Sent()

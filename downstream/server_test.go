@@ -425,6 +425,7 @@ func TestItIsKnownWhoSubscribesAndWhoDoesNotAnswer(t *testing.T) {
 		}
 		s.stops = append(s.stops, slow.Close)
 		slow.Subscribe(xds.ClusterType)
+		s.quiet() // so that it has the first number
 		named := s.client(s.dial())
 		named.Subscribe(xds.EndpointType, "c1")
 		began := time.Now()

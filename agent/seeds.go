@@ -57,13 +57,18 @@ const (
 	ttlEnded    = "its TTL has ended"
 )
 
+// notYet says why there is nothing to make a seed of yet.
+type notYet string
+
+func (e notYet) Error() string { return string(e) }
+
 // makeSeed makes a seed of what should be on disk for a group.
 func makeSeed(role string, at time.Time, saved []cache.Saved, facts map[cache.Fact]string) (*seed.Seed, error) {
 	switch {
 	case role == "":
 		return nil, errors.New("the role is not known: give --seed-role, or a node with a cluster")
 	case at.IsZero():
-		return nil, errors.New("no control plane has ever answered")
+		return nil, notYet("no control plane has ever answered")
 	}
 	s := &seed.Seed{Role: role, At: at.UTC().Truncate(time.Second), LeftOut: make(map[string]int)}
 	there, accepted := make(map[string]bool), make(map[string]bool) // by type
@@ -106,7 +111,7 @@ func makeSeed(role string, at time.Time, saved []cache.Saved, facts map[cache.Fa
 	}
 	for _, typeURL := range []string{xds.ClusterType, xds.ListenerType} {
 		if !known[typeURL] || there[typeURL] && !accepted[typeURL] {
-			return nil, fmt.Errorf("no %s is accepted: an Envoy must have its configuration first", xds.Short(typeURL))
+			return nil, notYet(fmt.Sprintf("no %s is accepted: an Envoy must have its configuration first", xds.Short(typeURL)))
 		}
 	}
 	return s, nil
@@ -158,7 +163,7 @@ func (a *Agent) ownEnvoys() (*group.Member, error) {
 	}
 	switch len(found) {
 	case 0:
-		return nil, errors.New("no Envoy has connected yet")
+		return nil, notYet("no Envoy has connected yet")
 	case 1:
 		return found[0], nil
 	}
@@ -247,9 +252,13 @@ func (a *Agent) publishSeeds(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		waits := ""
+		if not, is := errors.AsType[notYet](err); is {
+			waits, err = not.Error(), nil
+		}
 		before := a.seeds.get().Error
 		a.seeds.update(func(p *admin.Publishing) {
-			p.Error = text(err)
+			p.Error, p.Waits = text(err), waits
 			if err != nil {
 				p.Failures++
 			}
@@ -258,7 +267,7 @@ func (a *Agent) publishSeeds(ctx context.Context) {
 			a.cfg.Log.Warn("seed not published: a new pod that needs one gets an older one, or none", "place", place.String(), "err", err)
 		}
 		pause = every/2 + rand.N(every)
-		if err != nil {
+		if err != nil || waits != "" {
 			pause = min(pause, maxFirstPublish/2+rand.N(maxFirstPublish))
 		}
 	}

@@ -199,6 +199,8 @@ type Publishing struct {
 	There time.Time `json:"there,omitzero"`
 	// Bytes is the size of what this agent last published.
 	Bytes int `json:"bytes,omitempty"`
+	// Waits is why there is nothing to publish yet.
+	Waits string `json:"waits,omitempty"`
 	// Error is why the last attempt failed, and Failures counts all that did.
 	Error    string `json:"error,omitempty"`
 	Failures uint64 `json:"failures"`

@@ -55,8 +55,15 @@ func (s Status) WriteText(w io.Writer) error {
 			b.WriteString("  with --state-key-file, resources that hold a secret are stored too, encrypted\n")
 		}
 	}
-	if p := s.Publishing; p != nil && !p.There.IsZero() {
-		fmt.Fprintf(&b, "\nSeed in %s: taken %s\n", Printable(p.Place), ago(s.Now, p.There))
+	if p := s.Publishing; p != nil {
+		what := "none was published yet"
+		if !p.There.IsZero() {
+			what = "taken " + ago(s.Now, p.There)
+		}
+		if p.Waits != "" {
+			what += ": " + p.Waits
+		}
+		fmt.Fprintf(&b, "\nSeed in %s: %s\n", Printable(p.Place), what)
 	}
 	if len(s.Groups) == 0 {
 		b.WriteString("\nNo client has connected yet, and no node is configured (--bootstrap, --node-id).\n")

@@ -184,6 +184,9 @@ func (c *client) do(req *http.Request, want ...int) (*http.Response, []byte, err
 	}
 	req.Header.Set("User-Agent", "holdfast")
 	resp, err := c.Do(req)
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		err = wrapped.Err // without the URL, which the caller names
+	}
 	if err != nil {
 		return nil, nil, err
 	}

@@ -142,18 +142,27 @@ func (a *Agent) History(f admin.HistoryFilter) (all []admin.NameHistory) {
 }
 
 // Contents returns a content of a name for the clients of each node that know the name.
-func (a *Agent) Contents(node string, k xds.Key, which string) (all []admin.Content, err error) {
-	var failed error
+func (a *Agent) Contents(node string, k xds.Key, which string) ([]admin.Content, error) {
+	var groups []*group.Group
 	for _, m := range a.groups.Members() {
-		id := m.Node().GetId()
-		if node != "" && node != id || !m.HasAny([]xds.Key{k}) {
+		groups = append(groups, m.Group)
+	}
+	return contentsOf(groups, node, k, which, a.storedContent)
+}
+
+// contentsOf returns a content of a name for the clients of each node that know the name. stored returns what the disk has.
+func contentsOf(groups []*group.Group, node string, k xds.Key, which string, stored func(*group.Group, xds.Key) (*xds.Resource, error)) (all []admin.Content, err error) {
+	var failed error
+	for _, g := range groups {
+		id := g.Node().GetId()
+		if node != "" && node != id || !g.HasAny([]xds.Key{k}) {
 			continue
 		}
 		var r *xds.Resource
 		if which == "stored" {
-			r, err = a.storedContent(m, k)
+			r, err = stored(g, k)
 		} else {
-			r, err = m.Content(k, which)
+			r, err = g.Content(k, which)
 		}
 		if err != nil {
 			failed = cmp.Or(failed, err)
@@ -175,11 +184,11 @@ func (a *Agent) Contents(node string, k xds.Key, which string) (all []admin.Cont
 }
 
 // storedContent returns what the disk has of a name; nil for nothing.
-func (a *Agent) storedContent(m *group.Member, k xds.Key) (*xds.Resource, error) {
+func (a *Agent) storedContent(g *group.Group, k xds.Key) (*xds.Resource, error) {
 	if a.keeper == nil {
 		return nil, errors.New("nothing is stored on disk: the agent has no --state-dir")
 	}
-	held, _, err := Stored(a.cfg.Store.Dir, a.cfg.Store.Identity, a.cfg.Store.Keys, m.Node())
+	held, _, err := Stored(a.cfg.Store.Dir, a.cfg.Store.Identity, a.cfg.Store.Keys, g.Node())
 	if err != nil {
 		return nil, err
 	}

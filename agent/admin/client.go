@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,6 +28,32 @@ const (
 type Client struct {
 	// Addr is the --admin of the agent.
 	Addr string
+	// Handler, if set, is asked in place of an agent.
+	Handler http.Handler
+}
+
+// local asks a handler in this process.
+type local struct{ http.Handler }
+
+// answer is what a handler answers.
+type answer struct {
+	header http.Header
+	code   int
+	body   bytes.Buffer
+}
+
+func (a *answer) Header() http.Header         { return a.header }
+func (a *answer) WriteHeader(code int)        { a.code = cmp.Or(a.code, code) }
+func (a *answer) Write(b []byte) (int, error) { a.WriteHeader(http.StatusOK); return a.body.Write(b) }
+
+func (l local) RoundTrip(req *http.Request) (*http.Response, error) {
+	a := &answer{header: make(http.Header)}
+	l.ServeHTTP(a, req)
+	code := cmp.Or(a.code, http.StatusOK)
+	return &http.Response{
+		StatusCode: code, Status: fmt.Sprintf("%d %s", code, http.StatusText(code)), Header: a.header, Body: io.NopCloser(&a.body), Request: req,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	}, nil
 }
 
 // Status returns the agent's status.
@@ -105,7 +133,7 @@ func (c Client) get(ctx context.Context, path string, query url.Values, read fun
 // request sends a request, and reads the answer with read. The answer must begin within wait, and end
 // within requestTimeout; a wait of 0 means no limit for both.
 func (c Client) request(ctx context.Context, method, path string, query url.Values, wait time.Duration, read func(*http.Response) error) error {
-	if err := CheckAddrs(c.Addr, ""); err != nil {
+	if err := CheckAddrs(c.Addr, ""); err != nil && c.Handler == nil {
 		return err
 	}
 	if wait > 0 {
@@ -115,7 +143,7 @@ func (c Client) request(ctx context.Context, method, path string, query url.Valu
 	}
 	// The host is not resolved, because dial connects to the address.
 	host := "holdfast"
-	if _, unix := socketPath(c.Addr); !unix {
+	if _, unix := socketPath(c.Addr); !unix && c.Handler == nil {
 		host = c.Addr
 	}
 	target := url.URL{Scheme: "http", Host: host, Path: path, RawQuery: query.Encode()}
@@ -123,7 +151,10 @@ func (c Client) request(ctx context.Context, method, path string, query url.Valu
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{DialContext: c.dial, DisableKeepAlives: true, ResponseHeaderTimeout: wait}
+	var transport http.RoundTripper = &http.Transport{DialContext: c.dial, DisableKeepAlives: true, ResponseHeaderTimeout: wait}
+	if c.Handler != nil {
+		transport = local{c.Handler}
+	}
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && ctx.Err() == nil {
 		return fmt.Errorf("the agent on %s has not answered for %s: it hangs or is stopped (%w)", c.Addr, connectTimeout, err)

@@ -94,6 +94,9 @@ func New(cfg Config) *Server {
 	return &Server{cfg: cfg, listening: func(string, net.Addr) {}}
 }
 
+// Handler returns what serves people's questions, without actions, for a caller in this process.
+func (s *Server) Handler() http.Handler { return s.full(true) }
+
 // Check returns an error, which names the flag, if the configuration is invalid.
 func (c Config) Check() error {
 	if err := CheckAddrs(c.Addr, c.Health); err != nil {

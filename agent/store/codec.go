@@ -412,6 +412,8 @@ func (e *Entry) empty() bool { return e.Content == nil && e.Previous == nil }
 
 // Loaded is the state that was on disk. It belongs to the caller.
 type Loaded struct {
+	// Identity says whose state it is.
+	Identity   string
 	Generation uint64
 	Committed  time.Time
 	Entries    map[Key]*Entry

@@ -56,8 +56,10 @@ func load(r io.ReaderAt, size int64, generation uint64, cfg Config) (*image, err
 	f := newFraming(h, sum, key)
 	capacity := int(min(size/bytesPerResource, maxExpected))
 	fresh := func() *image {
+		loaded := newLoaded(generation, capacity)
+		loaded.Identity = h.identity
 		return &image{
-			loaded: newLoaded(generation, capacity), framing: f, end: offset, size: size, lostAt: -1,
+			loaded: loaded, framing: f, end: offset, size: size, lostAt: -1,
 			needsRewrite: !first || h.format < formatVersion,
 		}
 	}
@@ -106,7 +108,7 @@ const (
 
 // selectKey returns the key to read the file with, nil for plain text, and whether it is the first.
 func selectKey(h *header, cfg Config) (key []byte, first bool, err error) {
-	if h.identity != cfg.Identity {
+	if h.identity != cfg.Identity && !cfg.AnyIdentity {
 		return nil, false, fmt.Errorf("%w: %q, this one is %q", errIdentity, h.identity, cfg.Identity)
 	}
 	if h.keyID == ([keyIDSize]byte{}) {

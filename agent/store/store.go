@@ -51,6 +51,8 @@ type Config struct {
 	Dir string
 	// Identity says whose state it is, in at most 4096 bytes. Another identity's state is set aside.
 	Identity string
+	// AnyIdentity reads the state whoever it belongs to; it is for Read only.
+	AnyIdentity bool
 	// Keys have 32 bytes: the first one encrypts, all decrypt; without one the state is in plain text.
 	Keys [][]byte
 	// FS is the file system, by default that of the operating system; Logger is by default slog.Default().

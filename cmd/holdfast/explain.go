@@ -52,7 +52,7 @@ func newExplain() *command {
 	flags.Var(each(&q.Headers, admin.ParseHeader), "header", "`NAME:VALUE` of a header of the request")
 	c.section("Which clients").StringVar(&q.Node, "node", "", "`ID` of the node of the clients; empty: all nodes")
 	c.section("Output").VarP(oneOf(&output, "table", "json", "yaml"), "output", "o", "output format")
-	c.callAgent(func(ctx context.Context, client admin.Client) error {
+	c.callAgentOrState(func(ctx context.Context, client admin.Client) error {
 		if err := target(&q, c.argument); err != nil {
 			return err
 		}

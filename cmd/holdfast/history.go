@@ -41,7 +41,7 @@ func newHistory() *command {
 	flags.StringVar(&since, "since", "", "only names that changed since this `TIME` (2026-01-31T02:55:00Z) or within this duration (1h)")
 	flags.StringVar(&node, "node", "", "`ID` of the node of the clients; empty: all nodes")
 	c.section("Output").VarP(oneOf(&output, "table", "json", "yaml"), "output", "o", "output format")
-	c.callAgent(func(ctx context.Context, client admin.Client) error {
+	c.callAgentOrState(func(ctx context.Context, client admin.Client) error {
 		f := admin.HistoryFilter{Node: node}
 		if len(c.arguments) > 1 {
 			return fmt.Errorf("%d arguments are too many: `holdfast history` takes one", len(c.arguments))
@@ -167,7 +167,7 @@ func newDiff() *command {
 	flags = c.section("Output")
 	flags.VarP(oneOf(&output, "text", "json", "yaml"), "output", "o", "output format")
 	flags.Var(oneOf(&color, "auto", "always", "never"), "color", "colour the differences; auto: on a terminal, unless NO_COLOR is set")
-	c.callAgent(func(ctx context.Context, client admin.Client) error {
+	c.callAgentOrState(func(ctx context.Context, client admin.Client) error {
 		d := &differ{client: client, node: node, out: c.OutOrStdout(), color: wantsColor(color, c.OutOrStdout()), format: output}
 		switch {
 		case since != "" && len(c.arguments) > 0:

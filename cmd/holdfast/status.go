@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent"
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 )
@@ -122,7 +123,7 @@ func newDump() *command {
 	flags.StringVar(&typeName, "type", "", "`TYPE` of the resources, a short name (CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, RTDS, ECDS, …) or a type URL; empty: all types")
 	flags.StringVar(&name, "name", "", "`NAME` of the resource; empty: all")
 	c.section("Output").VarP(oneOf(&output, "json"), "output", "o", "output format")
-	c.callAgent(func(ctx context.Context, client admin.Client) error {
+	c.callAgentOrState(func(ctx context.Context, client admin.Client) error {
 		if typeName != "" {
 			if _, err := admin.ParseType(typeName); err != nil {
 				return err
@@ -146,6 +147,32 @@ func (c *command) callAgent(do func(context.Context, admin.Client) error) {
 			return err
 		}
 		return do(ctx, admin.Client{Addr: addr})
+	}
+}
+
+// callAgentOrState is callAgent for a command that also answers from a state directory alone.
+func (c *command) callAgentOrState(do func(context.Context, admin.Client) error) {
+	c.callAgent(do)
+	online := c.run
+	var dir string
+	var keys []string
+	flags := c.section("A state directory in place of an agent")
+	flags.StringVar(&dir, "offline", "", "answer from this `DIR`, the --state-dir of an agent, which may be dead, instead of asking an agent")
+	flags.Var(texts(&keys), "state-key-file", "`FILE` of the key with which the state is encrypted, for --offline")
+	c.run = func(ctx context.Context, warnings []string) error {
+		if dir == "" {
+			return online(ctx, warnings)
+		}
+		warn(c, warnings)
+		loaded, err := stateKeys(keys)
+		if err != nil {
+			return err
+		}
+		handler, err := agent.Offline(dir, loaded)
+		if err != nil {
+			return failed(fmt.Errorf("--offline: %w", err))
+		}
+		return do(ctx, admin.Client{Addr: dir, Handler: handler})
 	}
 }
 

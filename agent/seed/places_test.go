@@ -2,6 +2,7 @@ package seed
 
 import (
 	"context"
+	"crypto/ed25519"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -323,6 +324,30 @@ func TestErrorsOfKubernetesSayWhatToDo(t *testing.T) {
 	cancel()
 	write(t, filepath.Join(p.dir, "token"), []byte("pod"))
 	if _, _, err := p.Published(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A redirect does not lead out of TLS.
+func TestARedirectToPlaintextIsRefused(t *testing.T) {
+	asked := false
+	plain := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+	t.Cleanup(plain.Close)
+	target := plain.URL
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, target, http.StatusFound)
+	}))
+	t.Cleanup(server.Close)
+	ca := write(t, filepath.Join(t.TempDir(), "ca.pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+	src, err := NewSource(server.URL, dial.Security{CA: ca}, []ed25519.PublicKey{public(newKey(t, 1))}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := src.Read(t.Context(), "web"); err == nil || !strings.Contains(err.Error(), "redirects to http://") || asked {
+		t.Errorf("%v; asked: %t", err, asked)
+	}
+	target = server.URL
+	if _, err := src.Read(t.Context(), "web"); err == nil || !strings.Contains(err.Error(), "more than ten times") {
 		t.Errorf("%v", err)
 	}
 }

@@ -174,7 +174,18 @@ func newClient(security dial.Security) (*client, error) {
 		return nil, err
 	}
 	transport := &http.Transport{TLSClientConfig: conf, ForceAttemptHTTP2: true, Proxy: http.ProxyFromEnvironment}
-	return &client{&http.Client{Transport: transport, Timeout: timeout}, token}, nil
+	return &client{&http.Client{Transport: transport, Timeout: timeout, CheckRedirect: stayEncrypted}, token}, nil
+}
+
+// stayEncrypted follows redirects to https:// only.
+func stayEncrypted(req *http.Request, via []*http.Request) error {
+	switch {
+	case req.URL.Scheme != "https":
+		return fmt.Errorf("the server redirects to %s://%s, where everybody on the network could read it", req.URL.Scheme, req.URL.Host)
+	case len(via) >= 10:
+		return errors.New("the server redirects more than ten times")
+	}
+	return nil
 }
 
 // do sends a request and returns the response of at most MaxSize bytes, whose status is one of want.

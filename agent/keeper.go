@@ -640,6 +640,9 @@ func (k *keeper) status() *admin.Storage {
 	}
 	out.Missing, out.Lost = named(k.notStored), named(k.lost)
 	out.Skipped = maps.Clone(k.skipped)
+	for _, why := range store.Reasons() {
+		out.Skipped[why] += 0 // counters begin at 0
+	}
 	for why, n := range stored.Skipped {
 		out.Skipped[why] += n
 	}

@@ -24,6 +24,14 @@ const (
 	NotKept     pki.Reason = "not_kept"      // it is in use, but could not be stored in the identity directory
 )
 
+// Reasons returns every reason for which an attempt can fail.
+func Reasons() []pki.Reason {
+	return []pki.Reason{
+		pki.WrongKey, pki.WrongName, pki.Expired, pki.Untrusted, pki.Unfit, pki.Oversized, pki.Malformed,
+		Unavailable, NotYetValid, NotKept, istio.Unauthenticated, istio.Refused, istio.Local,
+	}
+}
+
 type identity struct {
 	s   *source
 	cfg Identity

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -70,7 +71,7 @@ No client is connected.
 
 func TestCertificatesAreMeasured(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) { // at the beginning of the year 2000
-		const want = `# HELP holdfast_certificate_expiry_timestamp_seconds When the certificate in use expires, in seconds since 1970; absent while there is none.
+		want := `# HELP holdfast_certificate_expiry_timestamp_seconds When the certificate in use expires, in seconds since 1970; absent while there is none.
 # TYPE holdfast_certificate_expiry_timestamp_seconds gauge
 holdfast_certificate_expiry_timestamp_seconds{ca="istio:ca:1",secret="default"} 9.466902e+08
 holdfast_certificate_expiry_timestamp_seconds{ca="istio:ca:1",secret="late"} 9.4668486e+08
@@ -96,7 +97,7 @@ holdfast_certificate_valid{ca="istio:ca:1",secret="late"} 1
 holdfast_certificate_valid{ca="spire:unix:/s",secret="ended"} 0
 # HELP holdfast_certificates_failed_total Failed attempts to get a certificate, by reason.
 # TYPE holdfast_certificates_failed_total counter
-holdfast_certificates_failed_total{ca="istio:ca:1",reason="unavailable",secret="late"} 7
+FAILED
 # HELP holdfast_certificates_issued_total Certificates that were verified and taken into use.
 # TYPE holdfast_certificates_issued_total counter
 holdfast_certificates_issued_total{ca="files:/tls",secret="none"} 0
@@ -107,9 +108,21 @@ holdfast_certificates_issued_total{ca="spire:unix:/s",secret="ended"} 0
 # TYPE holdfast_trusted_roots gauge
 holdfast_trusted_roots{ca="istio:ca:1",trust_domain="mesh.test"} 2
 `
+		// Each reason is there from the start.
+		var failed []string
+		for _, id := range [][2]string{{"files:/tls", "none"}, {"istio:ca:1", "default"}, {"istio:ca:1", "late"}, {"spire:unix:/s", "ended"}} {
+			for _, reason := range sds.Reasons() {
+				n := 0
+				if id[1] == "late" && reason == sds.Unavailable {
+					n = 7
+				}
+				failed = append(failed, fmt.Sprintf("holdfast_certificates_failed_total{ca=%q,reason=%q,secret=%q} %d", id[0], reason, id[1], n))
+			}
+		}
+		want = strings.Replace(want, "FAILED", strings.Join(failed, "\n"), 1)
 		var names []string
 		for line := range strings.Lines(want) {
-			if f := strings.Fields(line); f[1] == "TYPE" {
+			if f := strings.Fields(line); f[0] == "#" && f[1] == "TYPE" {
 				names = append(names, f[2])
 			}
 		}

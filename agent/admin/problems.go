@@ -21,10 +21,13 @@ const (
 	Degraded Level = "warning"
 )
 
-// Problem is something that an operator should look at.
+// Problem is something that an operator should look at. The text says how long it has been there, if that is
+// known, and has a command that tells more in backquotes, if there is one.
 type Problem struct {
-	Level Level
-	Text  string
+	Level Level  `json:"level"`
+	Text  string `json:"text"`
+	// Since is when it began; the zero time if that is not known.
+	Since time.Time `json:"since,omitzero"`
 }
 
 type problems []Problem
@@ -34,22 +37,39 @@ func (p *problems) add(format string, args ...any) { p.addIf(true, format, args.
 // addIf adds an error if there is the problem.
 func (p *problems) addIf(is bool, format string, args ...any) {
 	if is {
-		*p = append(*p, Problem{Failing, fmt.Sprintf(format, args...)})
+		*p = append(*p, Problem{Level: Failing, Text: fmt.Sprintf(format, args...)})
 	}
 }
 
 // warnIf adds a warning if there is the problem.
 func (p *problems) warnIf(is bool, format string, args ...any) {
 	if is {
-		*p = append(*p, Problem{Degraded, fmt.Sprintf(format, args...)})
+		*p = append(*p, Problem{Level: Degraded, Text: fmt.Sprintf(format, args...)})
 	}
+}
+
+// since says of the problems from number n on when they began.
+func (p problems) since(n int, at time.Time) {
+	for i := n; i < len(p); i++ {
+		p[i].Since = at
+	}
+}
+
+// lasting is how long something has lasted, with a comma before it; "" if that is not known.
+func lasting(now, since time.Time) string {
+	if since.IsZero() {
+		return ""
+	}
+	return ", for " + age(now, since)
 }
 
 // Problems lists what an operator should look at, worst first.
 func (s Status) Problems() []Problem {
 	var lines problems
 	for _, c := range s.Conditions {
-		lines.addIf(!c.OK, "%s: %s", c.Name, c.Reason)
+		n := len(lines)
+		lines.addIf(!c.OK, "%s%s: %s", c.Name, lasting(s.Now, c.Since), c.Reason)
+		lines.since(n, c.Since)
 	}
 	if s.Storage != nil {
 		lost := s.Storage.Lost
@@ -64,17 +84,25 @@ func (s Status) Problems() []Problem {
 			if !u.Since.IsZero() {
 				since = "not connected for " + age(s.Now, u.Since)
 			}
+			n := len(lines)
 			lines.warnIf(u.LastError != "" && !u.Connected, "upstream %s: %s, %s: %s", u.Name, since, plural(u.Attempts, "attempt"), u.LastError)
+			lines.since(n, u.Since)
 		}
+		n := len(lines)
 		if g.Seed != nil {
 			lines.warnIf(g.Seed.Used, "node %q: %s", g.NodeID, g.Seed.line(s.Now))
 			lines.addIf(g.Seed.Error != "", "node %q: no control plane answers, nothing is stored, and the seed cannot be used: %s", g.NodeID, g.Seed.Error)
+			lines.since(n, g.Seed.Since)
 		}
+		n = len(lines)
 		if g.Freeze != nil {
 			lines.warnIf(true, "node %q: %s", g.NodeID, g.Freeze.Line(s.Now, s.at()))
+			lines.since(n, g.Freeze.Since)
 		}
+		n = len(lines)
 		if g.Fallback != nil {
 			lines.add("node %q: %s", g.NodeID, g.Fallback.line(s.Now, s.at()))
+			lines.since(n, g.Fallback.Since)
 		}
 		lines.addIf(g.ShortLives > 0, "node %q: Envoy disconnected %d times in a row within a minute of its start: look at its log, it may be crashing", g.NodeID, g.ShortLives)
 		for _, d := range g.Dangling[:min(maxMissing, len(g.Dangling))] {
@@ -88,9 +116,11 @@ func (s Status) Problems() []Problem {
 			lines.warnIf(t.Withheld > 0, "%s: %s held back because they look like an accident", t.Type, plural(t.Withheld, "removal"))
 			lines.warnIf(t.Errors > 0, "%s: control plane did not provide %s%s: %s the errors",
 				t.Type, plural(t.Errors, "requested resource"), t.errorNames(), dump)
-			lines.addIf(nacked > 0, "%s: %s NACKed by clients of node %q: %s why", t.Type, plural(nacked, "resource"), g.NodeID, dump)
-			lines.warnIf(suspect > 0, "%s: a response was NACKed by clients of node %q, and %s may be the cause: %s why",
-				t.Type, g.NodeID, plural(suspect, "resource"), dump)
+			n, lasts := len(lines), lasting(s.Now, t.NotAccepted)
+			lines.addIf(nacked > 0, "%s: %s NACKed by clients of node %q%s: %s why", t.Type, plural(nacked, "resource"), g.NodeID, lasts, dump)
+			lines.warnIf(suspect > 0, "%s: a response was NACKed by clients of node %q%s, and %s may be the cause: %s why",
+				t.Type, g.NodeID, lasts, plural(suspect, "resource"), dump)
+			lines.since(n, t.NotAccepted)
 		}
 	}
 	if p := s.Publishing; p != nil {
@@ -98,7 +128,9 @@ func (s Status) Problems() []Problem {
 	}
 	for _, st := range s.Streams {
 		for _, kind := range slices.SortedFunc(maps.Keys(st.Unanswered), compareShort) {
+			n := len(lines)
 			lines.warnIf(s.Now.Sub(st.Unanswered[kind]) >= noAnswer, "stream %d of node %q: the client has not answered for %s for %s: it hangs, or a cluster that it warms waits for something", st.ID, st.NodeID, kind, age(s.Now, st.Unanswered[kind]))
+			lines.since(n, st.Unanswered[kind])
 		}
 	}
 	lines = append(lines, certificateProblems(s.Certificates, s.Now)...)
@@ -124,8 +156,9 @@ func (s *Storage) problems(now time.Time) (lines problems) {
 	case !s.Durable:
 		lines.add("state on disk: changes are in memory only, since %s: %s", ago(now, s.Since), s.Error)
 	default:
-		lines.addIf(s.Error != "", "state on disk: %s", s.Error)
+		lines.addIf(s.Error != "", "state on disk%s: %s", lasting(now, s.Since), s.Error)
 	}
+	lines.since(0, s.Since)
 	lines.warnIf(s.Damage != "", "state on disk: it was damaged when the agent started; the readable part is served until a control plane changes it: %s", s.Damage)
 	for _, name := range s.Aside {
 		lines.warnIf(true, "state on disk: %s was set aside and is not used: delete it, or stop holdfast and rename it back", name)

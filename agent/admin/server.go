@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -86,12 +87,16 @@ type Server struct {
 	surfaces []surface
 	socket   *downstream.Socket // of Addr; nil if it is not a Unix socket
 	tcp      []*listener.TCP
+	stopping chan struct{} // closed when Run ends, for answers that do not end by themselves
+
+	mu      sync.Mutex
+	failing map[string]time.Time // the conditions that do not hold, by name, and since when that is known
 }
 
 // New returns a server; Run checks its configuration.
 func New(cfg Config) *Server {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
-	return &Server{cfg: cfg, listening: func(string, net.Addr) {}}
+	return &Server{cfg: cfg, listening: func(string, net.Addr) {}, stopping: make(chan struct{}), failing: make(map[string]time.Time)}
 }
 
 // Handler returns what serves people's questions, without actions, for a caller in this process.
@@ -222,6 +227,7 @@ func (s *Server) Run(ctx context.Context) error {
 		eg.Go(func() error { return f.serve(ctx) })
 	}
 	<-ctx.Done() // a surface failed, or the end was requested
+	close(s.stopping)
 	return eg.Wait()
 }
 

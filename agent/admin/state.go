@@ -47,6 +47,9 @@ type Condition struct {
 	OK   bool   `json:"ok"`
 	// Reason explains, if the condition does not hold, what is wrong and what to do.
 	Reason string `json:"reason,omitempty"`
+	// Since is when the server first noticed that the condition does not hold, of which it is asked by
+	// probes, by Prometheus and for the status; the zero time if it holds.
+	Since time.Time `json:"since,omitzero"`
 }
 
 // Holds returns a condition that holds if err is nil, which is the reason otherwise.
@@ -71,17 +74,19 @@ func (f Filter) Admits(typeURL, name string) bool {
 
 // Status is the status of the agent, without the resources themselves.
 type Status struct {
-	// Admin is the --admin with which a command reaches this agent; "" for the default. It must be
-	// set before WriteText.
-	Admin   string    `json:"-"`
+	// Admin is the --admin with which a command reaches this agent; "" for the default. The server sets it;
+	// who reaches the agent by another address sets that before WriteText.
+	Admin   string    `json:"admin,omitempty"`
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
 	// Now is when the status was taken; the server sets it.
 	Now time.Time `json:"now,omitzero"`
 	// Conditions is what Ready returned; the server sets it.
 	Conditions []Condition `json:"conditions"`
-	Groups     []Group     `json:"groups"`
-	Streams    []Stream    `json:"streams"`
+	// Found is what Problems returned; the server sets it.
+	Found   []Problem `json:"problems"`
+	Groups  []Group   `json:"groups"`
+	Streams []Stream  `json:"streams"`
 	// Events counts the events that were recorded since the start, and EventsLost those of them that are
 	// missing on disk.
 	Events     uint64 `json:"events"`
@@ -261,6 +266,9 @@ type Type struct {
 	// those that are kept for clients that disconnected.
 	Subscriptions int `json:"subscriptions"`
 	Leased        int `json:"leased"`
+	// NotAccepted is when a source sent the oldest of the contents that are rejected or suspect; the zero time for
+	// none. The server sets it.
+	NotAccepted time.Time `json:"not_accepted_since,omitzero"`
 	// Errors counts the names for which an upstream reported an error, did not answer, or sent an
 	// unusable resource, and has not corrected it since.
 	Errors int `json:"errors"`

@@ -86,7 +86,7 @@ func newRoot(p process) *cobra.Command {
 	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(explainFlag)
 	commands := []*command{
-		newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newExplain(), newEvents(), newHistory(), newDiff(), newDump(), newExport(),
+		newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newPage(), newExplain(), newEvents(), newHistory(), newDiff(), newDump(), newExport(),
 		newRehearse(p), newFreeze(), newRollback(),
 		newAction("drain", "drain Envoy's connections (use as preStop hook)", drainLong),
 		newAction("undrain", "undo a drain", undrainLong),

@@ -8,12 +8,11 @@ import (
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/explain"
 	"github.com/holdfast-xds/holdfast/internal/routing"
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
 
 const explainLong = `Show why Envoy does what it does, from the resources as it is served them.
@@ -141,20 +140,10 @@ func writeYAML(w io.Writer, v any) error {
 	if err := writeJSON(&text, v); err != nil {
 		return err
 	}
-	var node yaml.Node // JSON is YAML; a Node keeps the order of the keys
-	if err := yaml.Unmarshal([]byte(text.String()), &node); err != nil {
+	out, err := yamlproto.Block([]byte(text.String()))
+	if err != nil {
 		return err
 	}
-	block(&node)
-	enc := yaml.NewEncoder(w)
-	enc.SetIndent(2)
-	return enc.Encode(&node)
-}
-
-// block makes a document that was read from JSON one in the style of YAML.
-func block(n *yaml.Node) {
-	n.Style = 0
-	for _, inner := range n.Content {
-		block(inner)
-	}
+	_, err = w.Write(out)
+	return err
 }

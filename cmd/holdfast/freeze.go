@@ -175,7 +175,7 @@ func writeRollback(w io.Writer, r admin.Rollback, q admin.RollbackRequest) {
 	_, _ = fmt.Fprintf(w, "node %q: %s %s to %s\n", r.Node, what, did, to)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, ch := range r.Changes {
-		_, _ = fmt.Fprintf(t, "  %s/%s\t%s\t→ %s\n", ch.Type, admin.Printable(ch.Name), versionText(ch.From), versionText(ch.To))
+		_, _ = fmt.Fprintf(t, "  %s/%s\t%s\t→ %s\n", ch.Type, admin.Printable(ch.Name), admin.VersionText(ch.From), admin.VersionText(ch.To))
 	}
 	_ = t.Flush()
 	if len(r.Missing) > 0 {
@@ -187,12 +187,4 @@ func writeRollback(w io.Writer, r admin.Rollback, q admin.RollbackRequest) {
 	if r.Done {
 		_, _ = fmt.Fprintln(w, "It is frozen: `holdfast resume` serves the newest configuration again.")
 	}
-}
-
-// versionText returns a version for a person.
-func versionText(version string) string {
-	if version == "" {
-		return "none"
-	}
-	return version
 }

@@ -1,19 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
-	"github.com/aymanbagabas/go-udiff"
 	"golang.org/x/term"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
@@ -98,7 +94,7 @@ func writeHistory(w io.Writer, all []admin.NameHistory, f admin.HistoryFilter, f
 	for _, h := range all {
 		now := h.Versions[len(h.Versions)-1]
 		if f.Name == "" {
-			_, _ = fmt.Fprintf(t, "%s/%s\t%d\t%s\t%s\n", h.Type, admin.Printable(h.Name), len(h.Versions), stamp(now.From, h.Began), versionText(now.Version))
+			_, _ = fmt.Fprintf(t, "%s/%s\t%d\t%s\t%s\n", h.Type, admin.Printable(h.Name), len(h.Versions), stamp(now.From, h.Began), admin.VersionText(now.Version))
 			continue
 		}
 		_, _ = fmt.Fprintf(t, "%s/%s of node %q\n", h.Type, admin.Printable(h.Name), h.Node)
@@ -111,7 +107,7 @@ func writeHistory(w io.Writer, all []admin.NameHistory, f admin.HistoryFilter, f
 			if v.Version != "" && !v.Kept {
 				size = "not kept"
 			}
-			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", stamp(v.From, h.Began), until, versionText(v.Version), admin.Printable(orDash(v.UpstreamVersion)), size)
+			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", stamp(v.From, h.Began), until, admin.VersionText(v.Version), admin.Printable(orDash(v.UpstreamVersion)), size)
 		}
 	}
 	return t.Flush()
@@ -207,23 +203,7 @@ type differ struct {
 	color  bool
 	format string
 	// found collects the differences for the formats json and yaml.
-	found []difference
-}
-
-// difference is one difference for programs.
-type difference struct {
-	Node     string  `json:"node"`
-	Resource string  `json:"resource"`
-	A        content `json:"a"`
-	B        content `json:"b"`
-	// Diff is the unified diff of the YAML; "" if there is none.
-	Diff string `json:"diff"`
-}
-
-type content struct {
-	Which    string          `json:"which"`
-	Version  string          `json:"version,omitempty"`
-	Resource json.RawMessage `json:"resource,omitempty"`
+	found []admin.Difference
 }
 
 // finish writes what was collected for a program, unless there was an error.
@@ -232,9 +212,9 @@ func (d *differ) finish(err error) error {
 	case err != nil:
 		return err
 	case d.format == "json":
-		return writeJSON(d.out, append([]difference{}, d.found...))
+		return writeJSON(d.out, append([]admin.Difference{}, d.found...))
 	case d.format == "yaml":
-		return writeYAML(d.out, append([]difference{}, d.found...))
+		return writeYAML(d.out, append([]admin.Difference{}, d.found...))
 	}
 	return nil
 }
@@ -281,45 +261,18 @@ func oldest(h admin.NameHistory, at time.Time) time.Time {
 
 // resource writes how two contents of a resource differ.
 func (d *differ) resource(ctx context.Context, resource string, which []string) error {
-	switch len(which) {
-	case 2:
-		return d.compare(ctx, resource, which[0], which[1])
-	case 1:
-		return d.compare(ctx, resource, which[0], "served")
-	}
-	served, err := d.contents(ctx, resource, "served")
-	if err != nil {
-		return err
-	}
-	held, err := d.contents(ctx, resource, "held")
-	if err != nil {
-		return err
-	}
-	if !slices.EqualFunc(served, held, func(a, b admin.Content) bool { return a.Version == b.Version }) {
-		return d.compare(ctx, resource, "served", "held")
-	}
-	return d.compare(ctx, resource, "previous", "accepted")
+	which = append(which, "", "")
+	return d.compare(ctx, resource, which[0], which[1])
 }
 
 // compare writes how two contents of a resource differ, for the clients of each node.
 func (d *differ) compare(ctx context.Context, resource, a, b string) error {
-	before, err := d.contents(ctx, resource, a)
+	all, err := admin.Diff(resource, a, b, func(which string) ([]admin.Content, error) { return d.contents(ctx, resource, which) })
 	if err != nil {
 		return err
 	}
-	after, err := d.contents(ctx, resource, b)
-	if err != nil {
-		return err
-	}
-	if len(before) == 1 && len(after) == 1 { // the nodes of two agents have different names
-		before[0].Node = after[0].Node
-	}
-	for _, y := range after {
-		i := slices.IndexFunc(before, func(x admin.Content) bool { return x.Node == y.Node })
-		if i < 0 {
-			continue
-		}
-		if err := d.write(resource, a, b, before[i], y); err != nil {
+	for _, found := range all {
+		if err := d.write(found); err != nil {
 			return err
 		}
 	}
@@ -334,47 +287,23 @@ func (d *differ) contents(ctx context.Context, resource, which string) ([]admin.
 	return d.client.Contents(ctx, d.node, resource, which)
 }
 
-func (d *differ) write(resource, a, b string, before, after admin.Content) error {
-	shown := admin.Printable(resource)
-	label := func(which string, c admin.Content) string {
-		return fmt.Sprintf("%s %s (%s)", shown, which, versionText(c.Version))
-	}
-	if before.Version == after.Version && d.format == "text" {
-		_, err := fmt.Fprintf(d.out, "%s: %s and %s are the same, version %s\n", shown, a, b, versionText(after.Version))
-		return err
-	}
-	x, err := yamlOf(before.Resource)
-	if err != nil {
-		return err
-	}
-	y, err := yamlOf(after.Resource)
-	if err != nil {
-		return err
-	}
-	text := udiff.Unified(label(a, before), label(b, after), x, y)
+func (d *differ) write(found admin.Difference) error {
 	if d.format != "text" {
-		d.found = append(d.found, difference{after.Node, resource, content{a, before.Version, before.Resource}, content{b, after.Version, after.Resource}, text})
+		d.found = append(d.found, found)
 		return nil
 	}
-	if text == "" {
+	text, shown, a, b := found.Diff, admin.Printable(found.Resource), found.A, found.B
+	switch {
+	case a.Version == b.Version:
+		text = fmt.Sprintf("%s: %s and %s are the same, version %s\n", shown, a.Which, b.Which, admin.VersionText(b.Version))
+	case text == "":
 		text = fmt.Sprintf("%s: %s and %s differ only in what is not shown: secrets, or the order of fields (versions %s and %s)\n",
-			shown, a, b, versionText(before.Version), versionText(after.Version))
-	}
-	if d.color {
+			shown, a.Which, b.Which, admin.VersionText(a.Version), admin.VersionText(b.Version))
+	case d.color:
 		text = colored(text)
 	}
-	_, err = io.WriteString(d.out, text)
+	_, err := io.WriteString(d.out, text)
 	return err
-}
-
-// yamlOf returns redacted JSON as YAML; "" for none.
-func yamlOf(resource json.RawMessage) (string, error) {
-	if len(resource) == 0 {
-		return "", nil
-	}
-	var b bytes.Buffer
-	err := writeYAML(&b, resource)
-	return b.String(), err
 }
 
 // colored colours a unified diff as git does.

@@ -27,15 +27,16 @@ import (
 
 // Observer counts the messages between a source and its control plane.
 type Observer interface {
-	// Received counts a response; Answered counts an ACK or a NACK.
-	Received(source, typeURL string, resources int)
+	// Received counts a response, with the resources in it that can be used and those that cannot; Answered counts
+	// an ACK or a NACK.
+	Received(source, typeURL string, valid, invalid int)
 	Answered(source, typeURL string, nack bool)
 }
 
 type nobody struct{}
 
-func (nobody) Received(string, string, int)  {}
-func (nobody) Answered(string, string, bool) {}
+func (nobody) Received(string, string, int, int) {}
+func (nobody) Answered(string, string, bool)     {}
 
 // server is the common part of the sources that connect to a control plane: what the next stream
 // needs to know of the streams before it.
@@ -344,7 +345,7 @@ func (st *stream) receive(msg message) {
 	if update.First {
 		st.server.typeAnswered(update.Type)
 	}
-	st.server.cfg.Observer.Received(st.server.Name(), update.Type, len(update.Resources))
+	st.server.cfg.Observer.Received(st.server.Name(), update.Type, len(update.Resources), update.Invalid())
 	typeURL, nonce := update.Type, update.Nonce // so that the function does not refer to the resources
 	st.apply(update.Update, func(nack error) { st.answer(typeURL, nonce, nack) })
 	if early {

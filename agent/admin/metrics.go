@@ -42,9 +42,13 @@ type Metrics struct {
 	latency, took                                                               *prometheus.HistogramVec
 	certificateEnd                                                              prometheus.Gauge
 	// Of the agent.
-	takeovers                  *prometheus.CounterVec
-	rehearsed, rehearsalLosses *prometheus.GaugeVec
-	fallbacks                  prometheus.Counter
+	// Those of gRPC A78, and the servers that are unhealthy in its sense.
+	grpcConnected                        *prometheus.GaugeVec
+	grpcFailures, grpcValid, grpcInvalid *prometheus.CounterVec
+	unhealthy                            map[string]bool
+	takeovers                            *prometheus.CounterVec
+	rehearsed, rehearsalLosses           *prometheus.GaugeVec
+	fallbacks                            prometheus.Counter
 
 	mu     sync.Mutex
 	others map[string]struct{} // labels beyond the known types
@@ -80,7 +84,12 @@ func NewMetrics(version string) *Metrics {
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 30}, NativeHistogramBucketFactor: nativeFactor,
 			NativeHistogramMaxBucketNumber: nativeBuckets, NativeHistogramMinResetDuration: nativeReset,
 		}, []string{"upstream", "result"}),
-		takeovers: counter("holdfast_takeovers_total", "Other agents that began to take over from this one; result is done or failed.", "result"),
+		grpcConnected: auto.NewGaugeVec(prometheus.GaugeOpts{Name: "grpc_xds_client_connected", Help: "Whether the client has a working ADS stream to the server, 1 or 0 (gRPC A78)."}, []string{"grpc_target", "grpc_xds_server"}),
+		grpcFailures:  counter("grpc_xds_client_server_failure_total", "Servers that went from healthy to unhealthy (gRPC A78).", "grpc_target", "grpc_xds_server"),
+		grpcValid:     counter("grpc_xds_client_resource_updates_valid_total", "Resources received that were considered valid, also if they had not changed (gRPC A78).", "grpc_target", "grpc_xds_server", "grpc_xds_resource_type"),
+		grpcInvalid:   counter("grpc_xds_client_resource_updates_invalid_total", "Resources received that were considered invalid (gRPC A78).", "grpc_target", "grpc_xds_server", "grpc_xds_resource_type"),
+		unhealthy:     make(map[string]bool),
+		takeovers:     counter("holdfast_takeovers_total", "Other agents that began to take over from this one; result is done or failed.", "result"),
 		latency: auto.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_push_latency_seconds",
 			Help:    "Time from a response of an upstream until the last client that it concerned has answered, and what was ACKed is on disk; --ack-timeout does not shorten it.",
@@ -215,13 +224,31 @@ func (u UpstreamMetrics) Known(source string) {
 	for _, answered := range []bool{false, true} {
 		u.m.took.WithLabelValues(source, outcome(answered))
 	}
+	u.m.grpcFailures.WithLabelValues(grpcTarget, source)
+	u.m.grpcConnected.WithLabelValues(grpcTarget, source)
 	for _, url := range xds.Types() {
 		both(u.m.upstreamAnswers, source, xds.Short(url))
+		u.m.grpcValid.WithLabelValues(grpcTarget, source, messageName(url))
+		u.m.grpcInvalid.WithLabelValues(grpcTarget, source, messageName(url))
 	}
 }
 
+// grpcTarget is the label grpc.target: no channel is the target of the agent's stream.
+const grpcTarget = "#holdfast"
+
+// messageName returns the label grpc.xds.resource_type of a type URL.
+func messageName(typeURL string) string { return typeURL[strings.LastIndex(typeURL, "/")+1:] }
+
+// Attempted counts an attempt. As in gRPC A78, a server counts as connected from the first one on, until one fails
+// without an answer, and then from the next answer on.
+func (u UpstreamMetrics) Attempted(source string) {
+	u.m.attempts.WithLabelValues(source).Inc()
+	u.m.mu.Lock()
+	defer u.m.mu.Unlock()
+	u.m.grpcConnected.WithLabelValues(grpcTarget, source).Set(number(!u.m.unhealthy[source]))
+}
+
 // Connected counts an attempt that was answered, Failed one that was not.
-func (u UpstreamMetrics) Attempted(source string) { u.m.attempts.WithLabelValues(source).Inc() }
 func (u UpstreamMetrics) Connected(source string) { u.m.connects.WithLabelValues(source).Inc() }
 
 func (u UpstreamMetrics) Failed(source, reason string) {
@@ -232,6 +259,13 @@ func (u UpstreamMetrics) Failed(source, reason string) {
 // Took records how long an attempt took.
 func (u UpstreamMetrics) Took(source string, answered bool, d time.Duration) {
 	u.m.took.WithLabelValues(source, outcome(answered)).Observe(d.Seconds())
+	u.m.mu.Lock()
+	defer u.m.mu.Unlock()
+	if !answered && !u.m.unhealthy[source] {
+		u.m.grpcFailures.WithLabelValues(grpcTarget, source).Inc()
+	}
+	u.m.unhealthy[source] = !answered
+	u.m.grpcConnected.WithLabelValues(grpcTarget, source).Set(number(answered))
 }
 
 func outcome(answered bool) string {
@@ -241,10 +275,16 @@ func outcome(answered bool) string {
 	return "failed"
 }
 
-func (u UpstreamMetrics) Received(source, typeURL string, resources int) {
+func (u UpstreamMetrics) Received(source, typeURL string, valid, invalid int) {
 	label := u.m.label(typeURL)
 	u.m.responses.WithLabelValues(source, label).Inc()
-	u.m.received.WithLabelValues(source, label).Add(float64(resources))
+	u.m.received.WithLabelValues(source, label).Add(float64(valid))
+	message := label // an unknown type, or "other"
+	if url, known := xds.TypeByShort(label); known {
+		message = url
+	}
+	u.m.grpcValid.WithLabelValues(grpcTarget, source, messageName(message)).Add(float64(valid))
+	u.m.grpcInvalid.WithLabelValues(grpcTarget, source, messageName(message)).Add(float64(invalid))
 	u.m.mu.Lock()
 	defer u.m.mu.Unlock()
 	of := [2]string{source, label}
@@ -373,6 +413,8 @@ var stateDescs = func() map[string]*prometheus.Desc {
 			"Failed attempts to get a certificate since the last success."},
 		{"holdfast_certificate_valid", "secret ca", "Whether a certificate is in use that has not expired, 1 or 0."},
 		{"holdfast_trusted_roots", "trust_domain ca", "Root certificates that are trusted."},
+		{"grpc_xds_client_resources", "grpc_target grpc_xds_authority grpc_xds_cache_state grpc_xds_resource_type",
+			"xDS resources by state: acked, requested, nacked, nacked_but_cached or does_not_exist (gRPC A78)."},
 		{"holdfast_certificate_faults", "",
 			"Problems with sources of certificates, and with files that secrets are made from."},
 	} {
@@ -408,6 +450,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	status := c.state.Status()
 	c.collectTypes(send, status.Groups)
+	c.collectStates(send, status.Groups)
 	collectGroups(send, status.Groups)
 	send("holdfast_events_total", float64(status.Events))
 	send("holdfast_events_lost_total", float64(status.EventsLost))
@@ -464,6 +507,46 @@ func (c *stateCollector) collectTypes(send sender, groups []Group) {
 		send("holdfast_resource_errors", float64(t.Errors), label)
 		send("holdfast_withheld_removals", float64(t.Withheld), label)
 		send("holdfast_expired_resources_total", float64(t.Expired), label)
+	}
+}
+
+// collectStates sends the resources by their state in gRPC A78. Only those that clients did not accept are looked at one
+// by one.
+func (c *stateCollector) collectStates(send sender, groups []Group) {
+	counts := make(map[string]map[string]int) // by name of the message and state
+	look := make(map[string]string)           // names of messages, by type URL
+	for _, g := range groups {
+		for _, t := range g.Types {
+			message := messageName(t.TypeURL)
+			if label := c.metrics.label(t.TypeURL); label == "other" {
+				message = label
+			}
+			if counts[message] == nil {
+				counts[message] = map[string]int{"acked": 0, "requested": 0, "nacked": 0, "nacked_but_cached": 0, "does_not_exist": 0}
+			}
+			counts[message]["acked"] += t.Resources[xds.Acked.String()]
+			counts[message]["requested"] += t.Resources[xds.Pending.String()]
+			if t.Errors+t.Resources[xds.Nacked.String()]+t.Resources[xds.Suspect.String()] > 0 {
+				look[t.TypeURL] = message
+			}
+		}
+	}
+	for url, message := range look {
+		for r := range c.state.Resources(Filter{Type: url}) {
+			switch nacked := r.Standing == xds.Nacked || r.Standing == xds.Suspect; {
+			case nacked && r.GoodVersion != "":
+				counts[message]["nacked_but_cached"]++
+			case nacked && r.Body != nil:
+				counts[message]["nacked"]++
+			case r.Body == nil && r.Error != "":
+				counts[message]["does_not_exist"]++
+			}
+		}
+	}
+	for message, states := range counts {
+		for state, n := range states {
+			send("grpc_xds_client_resources", float64(n), grpcTarget, "#old", state, message)
+		}
 	}
 }
 

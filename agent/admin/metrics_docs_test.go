@@ -23,7 +23,7 @@ func described(t *testing.T) map[string]string {
 		m.registry.Describe(descs)
 		(&stateCollector{metrics: m}).Describe(descs)
 	}()
-	form := regexp.MustCompile(`fqName: "(holdfast_[a-z0-9_]+)".*variableLabels: \{([^}]*)\}`)
+	form := regexp.MustCompile(`fqName: "((?:holdfast|grpc)_[a-z0-9_]+)".*variableLabels: \{([^}]*)\}`)
 	out := make(map[string]string)
 	for d := range descs {
 		if f := form.FindStringSubmatch(d.String()); f != nil {
@@ -45,7 +45,7 @@ func TestTheDocumentOfMetricsListsAllOfThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	row := regexp.MustCompile("(?m)^\\| `(holdfast_[a-z0-9_]+)` \\| ([a-z]+) \\|([^|]*)\\| [^|]+ \\|$")
+	row := regexp.MustCompile("(?m)^\\| `((?:holdfast|grpc)_[a-z0-9_]+)` \\| ([a-z]+) \\|([^|]*)\\| [^|]+ \\|$")
 	documented := make(map[string]string)
 	for _, r := range row.FindAllStringSubmatch(string(text), -1) {
 		if _, twice := documented[r[1]]; twice {

@@ -9,6 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/holdfast-xds/holdfast/downstream"
+	"google.golang.org/protobuf/types/known/anypb"
+
 	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
@@ -40,7 +42,7 @@ func count(m *Metrics) {
 	down.Answered(xds.ClusterType, "delta", false)
 	down.Answered(xds.ClusterType, "delta", true)
 	down.PeerRejected()
-	up.Received("cp:1", xds.ClusterType, 3)
+	up.Received("cp:1", xds.ClusterType, 3, 1)
 	up.Answered("cp:1", xds.ClusterType, true)
 }
 
@@ -244,4 +246,88 @@ holdfast_pass_through_calls_total{result="refused",service="other"} 1
 	if err := testutil.GatherAndCompare(m.registry, strings.NewReader(want), "holdfast_pass_through_calls_total"); err != nil {
 		t.Error(err)
 	}
+}
+
+// gRFC A78: a server is connected from the first attempt on, not after one that had no answer, and again with the next
+// answer.
+func TestTheMetricsOfGRPC(t *testing.T) {
+	m := NewMetrics("v1")
+	up := m.Upstream()
+	connected := func(failures, connected int) {
+		t.Helper()
+		want := fmt.Sprintf(`# HELP grpc_xds_client_connected Whether the client has a working ADS stream to the server, 1 or 0 (gRPC A78).
+# TYPE grpc_xds_client_connected gauge
+grpc_xds_client_connected{grpc_target="#holdfast",grpc_xds_server="cp:1"} %d
+# HELP grpc_xds_client_server_failure_total Servers that went from healthy to unhealthy (gRPC A78).
+# TYPE grpc_xds_client_server_failure_total counter
+grpc_xds_client_server_failure_total{grpc_target="#holdfast",grpc_xds_server="cp:1"} %d
+`, connected, failures)
+		if err := testutil.GatherAndCompare(m.gatherer(&agent{}), strings.NewReader(want), "grpc_xds_client_connected", "grpc_xds_client_server_failure_total"); err != nil {
+			t.Error(err)
+		}
+	}
+	up.Known("cp:1")
+	connected(0, 0)
+	up.Attempted("cp:1")
+	connected(0, 1)
+	up.Took("cp:1", true, time.Second)
+	up.Failed("cp:1", "lost") // the stream ends
+	connected(0, 1)
+	for range 3 {
+		up.Attempted("cp:1")
+		up.Took("cp:1", false, time.Second)
+		connected(1, 0)
+	}
+	up.Attempted("cp:1")
+	connected(1, 0)
+	up.Took("cp:1", true, time.Second)
+	connected(1, 1)
+
+	up.Received("cp:1", xds.ClusterType, 3, 1)
+	body := new(anypb.Any)
+	cluster := func(name string, standing xds.Status, with Resource) Resource {
+		with.Type, with.Name, with.Standing = xds.ClusterType, name, standing
+		return with
+	}
+	state := &agent{
+		status: Status{Groups: []Group{{Types: []Type{{
+			Type: "CDS", TypeURL: xds.ClusterType, Errors: 2,
+			Resources: map[string]int{"accepted": 5, "pending": 4, "suspect": 1, "rejected": 2},
+		}}}}},
+		resources: []Resource{
+			cluster("a", xds.Suspect, Resource{Body: body, Good: body, GoodVersion: "1"}),
+			cluster("b", xds.Nacked, Resource{Body: body, Good: body, GoodVersion: "1"}),
+			cluster("c", xds.Nacked, Resource{Body: body}),
+			cluster("d", xds.Acked, Resource{Body: body, Error: "not there any more"}),
+			cluster("e", xds.Pending, Resource{Error: "not there"}),
+		},
+	}
+	const labels = `grpc_target="#holdfast",grpc_xds_authority="#old",grpc_xds_cache_state="`
+	want := `# HELP grpc_xds_client_resource_updates_invalid_total Resources received that were considered invalid (gRPC A78).
+# TYPE grpc_xds_client_resource_updates_invalid_total counter
+` + ofEachType("grpc_xds_client_resource_updates_invalid_total", 1) + `# HELP grpc_xds_client_resource_updates_valid_total Resources received that were considered valid, also if they had not changed (gRPC A78).
+# TYPE grpc_xds_client_resource_updates_valid_total counter
+` + ofEachType("grpc_xds_client_resource_updates_valid_total", 3) + `# HELP grpc_xds_client_resources xDS resources by state: acked, requested, nacked, nacked_but_cached or does_not_exist (gRPC A78).
+# TYPE grpc_xds_client_resources gauge
+`
+	for _, s := range []string{"acked 5", "does_not_exist 1", "nacked 1", "nacked_but_cached 2", "requested 4"} {
+		name, n, _ := strings.Cut(s, " ")
+		want += "grpc_xds_client_resources{" + labels + name + `",grpc_xds_resource_type="envoy.config.cluster.v3.Cluster"} ` + n + "\n"
+	}
+	if err := testutil.GatherAndCompare(m.gatherer(state), strings.NewReader(want), "grpc_xds_client_resource_updates_invalid_total",
+		"grpc_xds_client_resource_updates_valid_total", "grpc_xds_client_resources"); err != nil {
+		t.Error(err)
+	}
+}
+
+// ofEachType is a counter of cp:1 that has a value for clusters, and 0 for all other types.
+func ofEachType(name string, clusters int) (text string) {
+	for _, url := range xds.Types() {
+		n := 0
+		if url == xds.ClusterType {
+			n = clusters
+		}
+		text += fmt.Sprintf("%s{grpc_target=\"#holdfast\",grpc_xds_resource_type=%q,grpc_xds_server=\"cp:1\"} %d\n", name, messageName(url), n)
+	}
+	return text
 }

@@ -34,6 +34,8 @@ func TestMetricsOfAServingAgent(t *testing.T) {
 			`holdfast_answers_total\{form="delta",result="nack",type="LDS"\} 0`,
 			`holdfast_events_total [1-9]`,
 			`holdfast_frozen 0`,
+			`grpc_xds_client_connected\{grpc_target="#holdfast",grpc_xds_server="[^"]+"\} 1`,
+			`grpc_xds_client_resources\{grpc_target="#holdfast",grpc_xds_authority="#old",grpc_xds_cache_state="acked",grpc_xds_resource_type="envoy.config.cluster.v3.Cluster"\} 2`,
 		} {
 			if !regexp.MustCompile(`(?m)^` + want).MatchString(got.body) {
 				return fmt.Errorf("there is no %s in\n%s", want, got.body)

@@ -30,6 +30,17 @@ type Response struct {
 	Wake time.Time
 }
 
+// Invalid counts the resources of the response that cannot be used. Those for which the server reports an error are not
+// in the response.
+func (r *Response) Invalid() (n int) {
+	for _, e := range r.Errors {
+		if _, is := errors.AsType[*reported](e.Err); !is {
+			n++
+		}
+	}
+	return n
+}
+
 // ingest collects the resources of one response.
 type ingest struct {
 	update *Response

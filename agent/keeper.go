@@ -81,6 +81,9 @@ type keeper struct {
 	// notStored has the resources that are not stored, and so would be missing after a restart
 	// without the control plane, with the reason.
 	notStored map[store.Key]string
+	// searched has the names of which a content, the present or the previous one, is not stored: all
+	// contents of such a name are searched for secrets each time.
+	searched map[store.Key]struct{}
 	// lost has the resources that a previous agent did not store, with the reason, until an upstream
 	// answers.
 	lost map[store.Key]string
@@ -114,7 +117,7 @@ type savedGroup struct {
 func newKeeper(d disk, encrypted bool, log *slog.Logger) *keeper {
 	return &keeper{
 		log: log, disk: d, encrypted: encrypted,
-		notStored: make(map[store.Key]string), lost: make(map[store.Key]string),
+		notStored: make(map[store.Key]string), searched: make(map[store.Key]struct{}), lost: make(map[store.Key]string),
 		skipped: make(map[string]int), warned: make(map[string][]store.Key),
 		wake: make(chan struct{}, 1), written: make(chan struct{}, 1), groups: make(map[string]*savedGroup),
 	}
@@ -295,6 +298,7 @@ func (k *keeper) dropDormant() {
 		of := func(key store.Key, _ string) bool { return dropped[key.Group] }
 		maps.DeleteFunc(k.notStored, of)
 		maps.DeleteFunc(k.lost, of)
+		maps.DeleteFunc(k.searched, func(key store.Key, _ struct{}) bool { return dropped[key.Group] })
 		k.log.Warn("stored state of the clients that disconnected longest ago dropped, because it is too large",
 			"groups", len(dropped), "kept", len(dormant)-len(dropped), "max_bytes", maxDormant)
 	}
@@ -564,16 +568,21 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 	for _, s := range b.Resources {
 		key := store.Key{Group: group, Type: s.Type, Name: s.Name}
 		_, before := k.notStored[key]
+		_, search := k.searched[key]
 		_, lost := k.lost[key]
 		delete(k.notStored, key)
+		delete(k.searched, key)
 		delete(k.lost, key)
 		// The search for secrets costs more than a write, and most contents are written three times:
 		// when they are new, when a client ACKs them, and when they are stable.
 		notStorable := func(r *xds.Resource, known bool) (why string) {
-			if known && !before {
+			if known && !search {
 				return ""
 			}
-			return store.NotStorable(r, k.encrypted, k.finder.Sensitive)
+			if why = store.NotStorable(r, k.encrypted, k.finder.Sensitive); why != "" {
+				k.searched[key] = struct{}{}
+			}
+			return why
 		}
 		entry := store.Entry{Source: s.Source, Accepted: s.Accepted, Stable: s.Stable}
 		if s.Content != nil {

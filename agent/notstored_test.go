@@ -112,3 +112,28 @@ func TestFewOfManyThatAreNotStoredAreNamed(t *testing.T) {
 		}
 	})
 }
+
+// The stable content has a credential, and what replaced it has none: the agent keeps both on disk, to go back to the
+// first after crashes of Envoy. Each further change writes both again.
+func TestAStableContentWithACredentialIsNeverWrittenInTheClear(t *testing.T) {
+	const planted = "PLANTED-TOKEN-0123456789"
+	inBothForms(t, func(r *rig) {
+		dir := t.TempDir()
+		r.keepIn(dir)
+		route := xdstest.Route("r1", "c1")
+		route.RequestHeadersToAdd = []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: "authorization", Value: "Bearer " + planted}}}
+		r.cp.Set(route)
+		r.start()
+		r.whole(r.cfg.Node)
+		r.pass(2 * time.Minute) // it is stable
+		for _, change := range []string{"once", "twice", "three times"} {
+			without := xdstest.Route("r1", "c1")
+			without.VirtualHosts[0].Domains = append(without.VirtualHosts[0].Domains, change)
+			r.cp.Set(without)
+			r.pass(time.Second)
+			if grep(t, dir, planted) {
+				t.Errorf("the credential is on disk in the clear, after the route changed %s", change)
+			}
+		}
+	})
+}

@@ -51,8 +51,22 @@ type Metrics struct {
 	fallbacks                            prometheus.Counter
 
 	mu     sync.Mutex
+	labels map[string]string   // by type URL; without those whose label is "other"
 	others map[string]struct{} // labels beyond the known types
-	last   map[[2]string]time.Time
+	// To find a counter by its labels takes longer than to count, and each update counts ten times.
+	upstreamTypes map[[2]string]*upstreamType // by upstream and label
+	clientTypes   map[[2]string]*clientType   // by label and form
+}
+
+// upstreamType has the counters of one type of one upstream.
+type upstreamType struct {
+	responses, resources, acks, nacks, valid, invalid prometheus.Counter
+	last                                              time.Time // of the last response
+}
+
+// clientType has the counters of one type in one form.
+type clientType struct {
+	pushes, resources, acks, nacks prometheus.Counter
 }
 
 // NewMetrics returns metrics whose counters are zero. version is that of the program.
@@ -109,9 +123,11 @@ func NewMetrics(version string) *Metrics {
 			Name: "holdfast_upstream_certificate_expiry_timestamp_seconds",
 			Help: "When the certificate of --upstream-cert that the last attempt used expires, in seconds since 1970; absent before the first.",
 		}),
-		others:       make(map[string]struct{}),
-		last:         make(map[[2]string]time.Time),
-		peersRefused: counter("holdfast_socket_refused_total", "Connections to the socket that were rejected because of the user and groups of the client.").WithLabelValues(),
+		labels:        make(map[string]string),
+		others:        make(map[string]struct{}),
+		upstreamTypes: make(map[[2]string]*upstreamType),
+		clientTypes:   make(map[[2]string]*clientType),
+		peersRefused:  counter("holdfast_socket_refused_total", "Connections to the socket that were rejected because of the user and groups of the client.").WithLabelValues(),
 	}
 	auto.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_build_info", Help: "Constant 1; the labels name the version.",
@@ -176,35 +192,77 @@ func (m *Metrics) UpstreamCertificate(end time.Time) {
 // label returns the value of the label "type" for a type URL: the short name, or "other" after
 // maxOtherTypes unknown types.
 func (m *Metrics) label(typeURL string) string {
-	short := xds.Short(typeURL)
-	if url, known := xds.TypeByShort(short); known {
-		if url == typeURL {
-			return short
-		}
-		short = typeURL // an unknown type with the short name of a known one
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, seen := m.others[short]; !seen {
+	return m.labelOf(typeURL)
+}
+
+// labelOf is label, called under mu.
+func (m *Metrics) labelOf(typeURL string) string {
+	if label, known := m.labels[typeURL]; known {
+		return label
+	}
+	label := xds.Short(typeURL)
+	url, known := xds.TypeByShort(label)
+	if known && url != typeURL {
+		label, known = typeURL, false // an unknown type with the short name of a known one
+	}
+	if _, seen := m.others[label]; !known && !seen {
 		if len(m.others) >= maxOtherTypes {
 			return "other"
 		}
-		m.others[short] = struct{}{}
+		m.others[label] = struct{}{}
 	}
-	return short
+	m.labels[typeURL] = label
+	return label
 }
 
-func result(nack bool) string {
-	if nack {
-		return "nack"
+// ofUpstream returns the counters of a type of an upstream. Called under mu.
+func (m *Metrics) ofUpstream(source, typeURL string) *upstreamType {
+	label := m.labelOf(typeURL)
+	key := [2]string{source, label}
+	t := m.upstreamTypes[key]
+	if t == nil {
+		message := label // an unknown type, or "other"
+		if url, known := xds.TypeByShort(label); known {
+			message = url
+		}
+		message = messageName(message)
+		t = &upstreamType{
+			responses: m.responses.WithLabelValues(source, label), resources: m.received.WithLabelValues(source, label),
+			acks: m.upstreamAnswers.WithLabelValues(source, label, ack), nacks: m.upstreamAnswers.WithLabelValues(source, label, nack),
+			valid: m.grpcValid.WithLabelValues(grpcTarget, source, message), invalid: m.grpcInvalid.WithLabelValues(grpcTarget, source, message),
+		}
+		m.upstreamTypes[key] = t
 	}
-	return "ack"
+	return t
 }
+
+// ofClients returns the counters of a type in a form. Called under mu.
+func (m *Metrics) ofClients(typeURL, form string) *clientType {
+	label := m.labelOf(typeURL)
+	key := [2]string{label, form}
+	t := m.clientTypes[key]
+	if t == nil {
+		t = &clientType{pushes: m.pushes.WithLabelValues(label, form), resources: m.pushed.WithLabelValues(label, form)}
+		if form != downstream.Fetched { // which is not answered
+			t.acks, t.nacks = m.answers.WithLabelValues(label, form, ack), m.answers.WithLabelValues(label, form, nack)
+		}
+		m.clientTypes[key] = t
+	}
+	return t
+}
+
+// The values of the label "result" of an answer.
+const (
+	ack  = "ack"
+	nack = "nack"
+)
 
 // both creates the counters of the ACKs and of the NACKs.
 func both(answers *prometheus.CounterVec, a, b string) {
-	answers.WithLabelValues(a, b, result(false))
-	answers.WithLabelValues(a, b, result(true))
+	answers.WithLabelValues(a, b, ack)
+	answers.WithLabelValues(a, b, nack)
 }
 
 // UpstreamMetrics is the observer of the sources: it counts the events between them and control planes.
@@ -276,26 +334,24 @@ func outcome(answered bool) string {
 }
 
 func (u UpstreamMetrics) Received(source, typeURL string, valid, invalid int) {
-	label := u.m.label(typeURL)
-	u.m.responses.WithLabelValues(source, label).Inc()
-	u.m.received.WithLabelValues(source, label).Add(float64(valid))
-	message := label // an unknown type, or "other"
-	if url, known := xds.TypeByShort(label); known {
-		message = url
-	}
-	u.m.grpcValid.WithLabelValues(grpcTarget, source, messageName(message)).Add(float64(valid))
-	u.m.grpcInvalid.WithLabelValues(grpcTarget, source, messageName(message)).Add(float64(invalid))
 	u.m.mu.Lock()
 	defer u.m.mu.Unlock()
-	of := [2]string{source, label}
-	if u.m.last[of].IsZero() {
-		both(u.m.upstreamAnswers, source, label) // of an unknown type
-	}
-	u.m.last[of] = time.Now()
+	t := u.m.ofUpstream(source, typeURL)
+	t.last = time.Now()
+	t.responses.Inc()
+	t.resources.Add(float64(valid))
+	t.valid.Add(float64(valid))
+	t.invalid.Add(float64(invalid))
 }
 
 func (u UpstreamMetrics) Answered(source, typeURL string, nack bool) {
-	u.m.upstreamAnswers.WithLabelValues(source, u.m.label(typeURL), result(nack)).Inc()
+	u.m.mu.Lock()
+	defer u.m.mu.Unlock()
+	if t := u.m.ofUpstream(source, typeURL); nack {
+		t.nacks.Inc()
+	} else {
+		t.acks.Inc()
+	}
 }
 
 // DownstreamMetrics is the observer of the server: it counts the events between it and its clients. The
@@ -311,16 +367,21 @@ func (d DownstreamMetrics) StreamOpened(form string) {
 }
 
 func (d DownstreamMetrics) Pushed(typeURL, form string, resources int, _ time.Duration) {
-	label := d.m.label(typeURL)
-	d.m.pushes.WithLabelValues(label, form).Inc()
-	d.m.pushed.WithLabelValues(label, form).Add(float64(resources))
-	if _, known := xds.TypeByShort(label); !known && form != downstream.Fetched { // there before the first
-		both(d.m.answers, label, form)
-	}
+	d.m.mu.Lock()
+	defer d.m.mu.Unlock()
+	t := d.m.ofClients(typeURL, form)
+	t.pushes.Inc()
+	t.resources.Add(float64(resources))
 }
 
 func (d DownstreamMetrics) Answered(typeURL, form string, nack bool) {
-	d.m.answers.WithLabelValues(d.m.label(typeURL), form, result(nack)).Inc()
+	d.m.mu.Lock()
+	defer d.m.mu.Unlock()
+	if t := d.m.ofClients(typeURL, form); nack {
+		t.nacks.Inc()
+	} else {
+		t.acks.Inc()
+	}
 }
 
 func (d DownstreamMetrics) PassedThrough(service, result string) {
@@ -473,9 +534,11 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	c.metrics.mu.Lock()
 	defer c.metrics.mu.Unlock()
-	for labels, at := range c.metrics.last {
-		send("holdfast_upstream_last_message_timestamp_seconds", seconds(at), labels[0], labels[1])
-		send("holdfast_upstream_last_message_age_seconds", time.Since(at).Seconds(), labels[0], labels[1])
+	for labels, t := range c.metrics.upstreamTypes {
+		if !t.last.IsZero() {
+			send("holdfast_upstream_last_message_timestamp_seconds", seconds(t.last), labels[0], labels[1])
+			send("holdfast_upstream_last_message_age_seconds", time.Since(t.last).Seconds(), labels[0], labels[1])
+		}
 	}
 }
 

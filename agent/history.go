@@ -56,11 +56,13 @@ func (k *keeper) versions(group string, saved []cache.SavedVersion) (out []store
 	for _, v := range saved {
 		key := store.Key{Group: historyGroup(group, v.Until), Type: v.Type, Name: v.Name}
 		set := store.Set{Key: key}
+		_, search := k.searched[key]
+		delete(k.searched, key)
 		note := store.Note{Key: store.NoteKey{Group: key.Group, Name: versionKind + v.Type + " " + v.Name}}
 		switch {
 		case v.Deleted:
 			out = append(out, set, note)
-		case v.Resource != nil && store.NotStorable(v.Resource, k.encrypted, k.finder.Sensitive) == "":
+		case v.Resource != nil && (v.Taken && !search || k.notStorable(key, v.Resource) == ""):
 			set.Entry = store.Entry{Content: v.Resource, Accepted: true, Source: nanoseconds(v.From)}
 			out = append(out, set)
 		default:

@@ -32,6 +32,10 @@ const (
 	// contactEvery is the interval at which the time of the last contact is written while a source
 	// is connected.
 	contactEvery = time.Minute
+	// After former contents were written, no more are for versionsShare times as long as that took, or
+	// for maxVersionsPause: what a crash of the agent can lose of the history.
+	versionsShare    = 50
+	maxVersionsPause = 10 * time.Second
 	// After a failed write, the pause before a retry doubles between these limits.
 	minDiskPause = time.Second
 	maxDiskPause = time.Minute
@@ -93,10 +97,13 @@ type keeper struct {
 	// warned has the resources of notStored that were logged, by reason.
 	warned map[string][]store.Key
 
-	// Owned by run: when the rewrite of a log that has grown is retried, and the pause after the
-	// next failure.
+	// Owned by the holder of writing: when the rewrite of a log that has grown is retried, and the pause
+	// after the next failure.
 	rewriteAt    time.Time
 	rewritePause time.Duration
+	// versionsAt is when former contents may be written again; versionsDue says that there may be some.
+	versionsAt  time.Time
+	versionsDue bool
 }
 
 // savedGroup is a stored group. Its name is the same after a restart.
@@ -190,6 +197,7 @@ func (k *keeper) finish() {
 	if k.released {
 		return
 	}
+	k.versionsAt = time.Time{}
 	err := k.write()
 	if err == nil {
 		err = k.disk.Sync()
@@ -358,8 +366,8 @@ func (k *keeper) leave(m *group.Member) {
 		if g.live != m {
 			continue
 		}
-		b := g.journal.Take()
-		left := &savedGroup{name: name, contact: m.Contact(), pending: slices.Concat(g.pending, k.records(name, b), k.versions(name, b.Versions))}
+		left := &savedGroup{name: name, contact: m.Contact()}
+		left.pending = slices.Concat(g.pending, k.records(name, g.journal.Take()), k.versions(name, g.journal.TakeVersions()))
 		g.journal.Done(nil) // without clients no ACK waits for it
 		left.pending = append(left.pending, contact(left))
 		left.written = left.contact
@@ -389,6 +397,9 @@ func (k *keeper) run(ctx context.Context) error {
 			return time.Now()
 		}
 		pause = minDiskPause
+		if k.versionsDue {
+			return k.versionsAt
+		}
 		return time.Now().Add(contactEvery)
 	})
 	k.writing.Lock()
@@ -464,19 +475,14 @@ func (k *keeper) append() (err error) {
 	k.mu.Lock()
 	var batch []store.Record
 	var journals []*cache.Journal
-	versions := make(map[string][]cache.SavedVersion) // by group
 	for name, g := range k.groups {
 		batch = append(batch, g.pending...)
 		g.pending = nil
 		if g.live == nil {
 			continue
 		}
-		b := g.journal.Take()
-		batch = append(batch, k.records(name, b)...)
+		batch = append(batch, k.records(name, g.journal.Take())...)
 		batch = append(batch, k.found(g)...)
-		if len(b.Versions) > 0 {
-			versions[name] = b.Versions
-		}
 		journals = append(journals, g.journal)
 		if at := g.live.Contact(); at.Sub(g.written) >= contactEvery {
 			g.contact, g.written = at, at
@@ -492,24 +498,36 @@ func (k *keeper) append() (err error) {
 	for _, j := range journals {
 		j.Done(err)
 	}
-	if err == nil && len(versions) > 0 {
-		err = k.appendVersions(versions)
+	if err != nil {
+		return err
 	}
-	return err
+	return k.appendVersions()
 }
 
-// appendVersions writes former contents, for which no ACK waits.
-func (k *keeper) appendVersions(versions map[string][]cache.SavedVersion) error {
+// appendVersions writes former contents, for which no ACK waits. They may take versionsShare of the time:
+// where resources change all the time, most contents are former ones, and soon dropped.
+func (k *keeper) appendVersions() error {
+	began := time.Now()
+	if k.versionsDue = began.Before(k.versionsAt); k.versionsDue {
+		return nil
+	}
 	var batch []store.Record
 	k.mu.Lock()
-	for group, saved := range versions {
-		batch = append(batch, k.versions(group, saved)...)
+	for name, g := range k.groups {
+		if g.live != nil {
+			batch = append(batch, k.versions(name, g.journal.TakeVersions())...)
+		}
 	}
 	k.mu.Unlock()
+	if len(batch) == 0 {
+		return nil
+	}
 	err := k.disk.Append(batch)
 	if err == nil {
 		wake.Signal(k.written)
 	}
+	now := time.Now()
+	k.versionsAt = now.Add(min(versionsShare*now.Sub(began), maxVersionsPause))
 	return err
 }
 
@@ -540,6 +558,7 @@ func (k *keeper) rewrite() error {
 	for key, why := range k.lost {
 		all = append(all, notStoredNote(key, why))
 	}
+	k.forgetSearched(all)
 	k.mu.Unlock()
 	err := k.disk.Rewrite(slices.Values(all))
 	for _, j := range journals {
@@ -554,6 +573,20 @@ func (k *keeper) rewrite() error {
 		g.pending = append(replaced[name], g.pending...)
 	}
 	return err
+}
+
+// forgetSearched forgets the names in searched that are not in a rewrite. Called under mu.
+func (k *keeper) forgetSearched(all []store.Record) {
+	if len(k.searched) == 0 {
+		return
+	}
+	written := make(map[store.Key]struct{})
+	for _, r := range all {
+		if set, ok := r.(store.Set); ok {
+			written[set.Key] = struct{}{}
+		}
+	}
+	maps.DeleteFunc(k.searched, func(key store.Key, _ struct{}) bool { _, ok := written[key]; return !ok })
 }
 
 func contact(g *savedGroup) store.Record {
@@ -579,10 +612,7 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 			if known && !search {
 				return ""
 			}
-			if why = store.NotStorable(r, k.encrypted, k.finder.Sensitive); why != "" {
-				k.searched[key] = struct{}{}
-			}
-			return why
+			return k.notStorable(key, r)
 		}
 		entry := store.Entry{Source: s.Source, Accepted: s.Accepted, Stable: s.Stable}
 		if s.Content != nil {
@@ -612,6 +642,14 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 		out = append(out, store.Note{Key: store.NoteKey{Group: group, Name: factName(f)}, Value: value})
 	}
 	return out
+}
+
+// notStorable returns the reason why a content of a name must not be stored; "" for none. Called under mu.
+func (k *keeper) notStorable(key store.Key, r *xds.Resource) (why string) {
+	if why = store.NotStorable(r, k.encrypted, k.finder.Sensitive); why != "" {
+		k.searched[key] = struct{}{}
+	}
+	return why
 }
 
 // inOrder compares resources in the order of writes: resources before those that refer to them, so that

@@ -135,5 +135,17 @@ func TestAStableContentWithACredentialIsNeverWrittenInTheClear(t *testing.T) {
 				t.Errorf("the credential is on disk in the clear, after the route changed %s", change)
 			}
 		}
+		// It is a former content now, too.
+		k := r.agent.keeper
+		k.writing.Lock()
+		err := k.rewrite()
+		k.writing.Unlock()
+		if err != nil || grep(t, dir, planted) {
+			t.Errorf("the credential is on disk in the clear after a rewrite (%v)", err)
+		}
+		r.restart()
+		if k = r.agent.keeper; grep(t, dir, planted) {
+			t.Error("the credential is on disk in the clear after a restart")
+		}
 	})
 }

@@ -28,12 +28,14 @@ func (c *Cache) recordAccepted(k xds.Key, was, is *xds.Resource) {
 
 // archiveChanged is called for each record of the archive that must be written or deleted. Former endpoints
 // are in memory only: they change so often that writing them would cost more than all else.
-func (c *Cache) archiveChanged(id archive.ID) {
+func (c *Cache) archiveChanged(id archive.ID, unwritten bool) {
 	j := c.journal
 	switch {
 	case j == nil, id.Type == xds.EndpointType:
 	case id.Name == "" && id.Until.IsZero():
 		c.persistFact(HistoryFact, id.Key)
+	case unwritten:
+		delete(j.versions, id)
 	case !j.broken || j.all != nil: // otherwise everything is written again
 		j.versions[id] = struct{}{}
 		wake.Signal(j.changed)
@@ -43,26 +45,30 @@ func (c *Cache) archiveChanged(id archive.ID) {
 // SavedVersion is a former content of a name that should be, or was, on disk.
 type SavedVersion struct {
 	Type, Name string
+	// Taken says that the journal has returned the record before (not that it was restored).
 	archive.Record
 	// Deleted says that it should not be on disk any more.
 	Deleted bool
 }
 
-// takeVersions returns the former contents that changed since the last call.
-func (j *Journal) takeVersions() (out []SavedVersion) {
+// TakeVersions returns the former contents that changed since the last call. No ACK waits for them, so that
+// they may be written later than what Take returns: a name that changes often leaves less to write then.
+func (j *Journal) TakeVersions() (out []SavedVersion) {
+	j.c.mu.Lock()
+	defer j.c.mu.Unlock()
 	for id := range j.versions {
-		r, ok := j.c.archive.Record(id)
+		r, ok := j.c.archive.Take(id)
 		r.Until = id.Until
 		out = append(out, SavedVersion{Type: id.Type, Name: id.Name, Record: r, Deleted: !ok})
 	}
-	clear(j.versions)
+	xds.ResetNames(&j.versions)
 	return out
 }
 
-// allVersions returns all former contents.
-func (c *Cache) allVersions() (out []SavedVersion) {
-	for id, r := range c.archive.All() {
-		if id.Type != xds.EndpointType {
+// takeAllVersions returns all former contents.
+func (c *Cache) takeAllVersions() (out []SavedVersion) {
+	for id := range c.archive.All() {
+		if r, _ := c.archive.Take(id); id.Type != xds.EndpointType {
 			out = append(out, SavedVersion{Type: id.Type, Name: id.Name, Record: r})
 		}
 	}

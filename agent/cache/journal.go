@@ -76,7 +76,7 @@ type Batch struct {
 	Resources []Saved
 	// Facts has values; "" means that the fact must be deleted.
 	Facts map[Fact]string
-	// Versions are former contents.
+	// Versions are former contents, in what All returns.
 	Versions []SavedVersion
 }
 
@@ -187,7 +187,7 @@ func (c *Cache) afterWrite(acks []func()) []func() {
 	return nil
 }
 
-// Take returns what changed since the last call. The caller must call Done when it is written, or
+// Take returns what changed since the last call, without former contents (TakeVersions). The caller must call Done when it is written, or
 // cannot be.
 func (j *Journal) Take() Batch {
 	j.c.mu.Lock()
@@ -213,7 +213,6 @@ func (j *Journal) Take() Batch {
 		}
 	}
 	xds.ResetNames(&j.dirty)
-	b.Versions = j.takeVersions()
 	return b
 }
 
@@ -238,7 +237,7 @@ func (j *Journal) All() Batch {
 		names: j.names, dirty: j.dirty, versions: j.versions,
 	}
 	j.names, j.dirty, j.versions, j.all = make(map[xds.Key]struct{}), make(map[Fact]struct{}), make(map[archive.ID]struct{}), all
-	b := Batch{Resources: make([]Saved, 0, size), Facts: all.facts, Versions: j.c.allVersions()}
+	b := Batch{Resources: make([]Saved, 0, size), Facts: all.facts, Versions: j.c.takeAllVersions()}
 	for t, name := range j.c.names {
 		s, want := j.c.saved(t, name)
 		if s.empty() {
@@ -305,7 +304,7 @@ func (j *Journal) Saved() (saved []Saved, facts map[Fact]string) { return j.c.Sa
 func (j *Journal) SavedVersions() []SavedVersion {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
-	return j.c.allVersions()
+	return j.c.takeAllVersions()
 }
 
 // names yields the names that may have something to save.

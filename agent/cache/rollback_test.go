@@ -268,14 +268,13 @@ func TestTheJournalReturnsEachFormerContentOnce(t *testing.T) {
 	running(t, Config{HistoryBytes: 1 << 20}, func(t *testing.T, c *Cache) {
 		j := c.Journal(make(chan struct{}, 1), true)
 		disk := make(map[archive.ID]string)
-		read := func(b Batch) {
-			for _, v := range b.Versions {
+		read := func(versions []SavedVersion) {
+			for _, v := range versions {
 				id := archive.ID{Key: xds.Key{Type: v.Type, Name: v.Name}, Until: v.Until}
 				if delete(disk, id); !v.Deleted {
 					disk[id] = v.Version
 				}
 			}
-			j.Done(nil)
 		}
 		w := watch(c, "x", xds.ClusterType, "*")
 		for n := range archive.MaxVersions + 5 {
@@ -284,10 +283,10 @@ func TestTheJournalReturnsEachFormerContentOnce(t *testing.T) {
 			accept(w, xds.ClusterType, a)
 			pass(time.Minute)
 			if n%3 == 0 {
-				read(j.Take())
+				read(j.TakeVersions())
 			}
 		}
-		read(j.Take())
+		read(j.TakeVersions())
 		want := make(map[archive.ID]string)
 		for _, v := range j.SavedVersions() {
 			want[archive.ID{Key: xds.Key{Type: v.Type, Name: v.Name}, Until: v.Until}] = v.Version
@@ -296,10 +295,11 @@ func TestTheJournalReturnsEachFormerContentOnce(t *testing.T) {
 			t.Errorf("%d on disk, %d in memory", len(disk), len(want))
 		}
 		clear(disk)
-		read(j.All())
+		read(j.All().Versions)
+		j.Done(nil)
 		if len(disk) != len(want) {
 			t.Errorf("%d of %d in a rewrite", len(disk), len(want))
 		}
-		read(j.Take())
+		read(j.TakeVersions())
 	})
 }

@@ -7,6 +7,8 @@
 //   - at most MaxVersions contents of a name are kept, and at most the given number of bytes of all
 //     names; the oldest are dropped first. Endpoints, which change most, take a quarter of the bytes
 //     at most, and never drop another type;
+//   - a name that changes all the time does not drop what it was before that: of more than MaxVersions
+//     contents, those that lasted for less than Short are dropped before the oldest;
 //   - a content that comes several times in the history of a name is in memory once.
 //
 // The present content of a name is not here, but in its history (package history). Contents of
@@ -35,6 +37,9 @@ const recordBytes = 160
 // accept the first configuration in several responses.
 const Settle = 10 * time.Second
 
+// Short is the time for which a content must have lasted to be kept like any other.
+const Short = 10 * time.Second
+
 // Record is what a name was from one time until another.
 type Record struct {
 	// From is when the content was accepted, or removed; the zero time for since the beginning of the
@@ -45,6 +50,8 @@ type Record struct {
 	// Resource is the content; nil if the name had none, or if it is not kept: Secrets, and what was
 	// dropped.
 	Resource *xds.Resource
+	// Taken says that the record was given to be written (Take), Restored that it was on disk at the start.
+	Taken, Restored bool
 }
 
 // Absent reports whether the name had no accepted content.
@@ -60,10 +67,17 @@ type ID struct {
 type Archive struct {
 	names map[xds.Key]*name
 	// began is since when the contents of a type are recorded, by type URL.
-	began   map[string]time.Time
+	began map[string]time.Time
+	// settles is until when the first contents of a type are accepted.
+	settles map[string]time.Time
 	pools   [2]pool
-	changed func(ID)
+	changed Changed
 }
+
+// Changed is called with each record that is added, changed or dropped, and with a type alone if Began has
+// changed. unwritten says that the record was dropped before it was taken, so that nothing of it is to be
+// written.
+type Changed func(id ID, unwritten bool)
 
 // name has the records of one name, the oldest first.
 type name struct {
@@ -73,17 +87,16 @@ type name struct {
 // pool bounds the bytes of some types.
 type pool struct {
 	limit, bytes int64
+	records      int
 	oldest       []ID // in the order in which they are dropped; those that were dropped before are skipped
 }
 
-// New returns an empty archive of at most the given number of bytes; 0 keeps nothing. changed, which
-// may be nil, is called with each record that is added, changed or dropped, and with a type alone if
-// Began has changed.
-func New(bytes int64, changed func(ID)) *Archive {
-	a := &Archive{names: make(map[xds.Key]*name), began: make(map[string]time.Time), changed: changed}
+// New returns an empty archive of at most the given number of bytes; 0 keeps nothing. changed may be nil.
+func New(bytes int64, changed Changed) *Archive {
+	a := &Archive{names: make(map[xds.Key]*name), began: make(map[string]time.Time), settles: make(map[string]time.Time), changed: changed}
 	a.pools[0].limit, a.pools[1].limit = bytes-bytes/4, bytes/4
 	if a.changed == nil {
-		a.changed = func(ID) {}
+		a.changed = func(ID, bool) {}
 	}
 	return a
 }
@@ -108,8 +121,16 @@ func (a *Archive) Begin(typeURL string, at time.Time) bool {
 		return false
 	}
 	a.began[typeURL] = at
-	a.changed(ID{Key: xds.Key{Type: typeURL}})
+	a.changed(ID{Key: xds.Key{Type: typeURL}}, false)
 	return true
+}
+
+// beginLater records that it is not known what was accepted of a type before a time.
+func (a *Archive) beginLater(typeURL string, at time.Time) {
+	if at.After(a.began[typeURL]) {
+		a.began[typeURL] = at
+		a.changed(ID{Key: xds.Key{Type: typeURL}}, false)
+	}
 }
 
 // Replaced records that the accepted content of a name was another one until now; nil for none.
@@ -117,23 +138,23 @@ func (a *Archive) Replaced(k xds.Key, was *xds.Resource, now time.Time) {
 	if !a.Enabled() {
 		return
 	}
-	began, ok := a.began[k.Type]
-	if !ok {
-		began = now
+	if _, ok := a.began[k.Type]; !ok {
 		a.Begin(k.Type, now)
+		a.settles[k.Type] = now.Add(Settle)
 	}
-	if was == nil && now.Before(began.Add(Settle)) {
+	if was == nil && now.Before(a.settles[k.Type]) {
+		a.beginLater(k.Type, now)
 		return
 	}
 	r := Record{Until: now.UTC().Round(0)} // comparable, as after a restart
 	if was != nil {
 		r.Version, r.Resource = was.Version, was
 	}
-	a.add(k, r, false)
+	a.add(k, r)
 }
 
-// add adds a record; stored says that it is on disk.
-func (a *Archive) add(k xds.Key, r Record, stored bool) {
+// add adds a record.
+func (a *Archive) add(k xds.Key, r Record) {
 	n := a.names[k]
 	if n == nil {
 		n = &name{}
@@ -148,10 +169,14 @@ func (a *Archive) add(k xds.Key, r Record, stored bool) {
 			r.From = before
 		}
 	}
+	if len(n.records) >= MaxVersions {
+		a.drop(k, n, n.leastUseful())
+	}
 	if k.Type == xds.SecretType {
 		r.Resource = nil
 	}
 	p := a.pool(k.Type)
+	p.records++
 	p.bytes += recordBytes
 	if same := n.same(r.Version); same != nil {
 		r.Resource = same
@@ -161,16 +186,13 @@ func (a *Archive) add(k xds.Key, r Record, stored bool) {
 	n.records = append(n.records, r)
 	id := ID{k, r.Until}
 	p.oldest = append(p.oldest, id)
-	if !stored {
-		a.changed(id)
-	}
-	if len(n.records) > MaxVersions {
-		a.dropFirst(k, n)
+	if !r.Restored {
+		a.changed(id, false)
 	}
 	for p.bytes > p.limit && len(p.oldest) > 0 {
 		a.shrink(p)
 	}
-	if len(p.oldest) > 64 && len(p.oldest) > int(4*p.bytes/recordBytes) {
+	if len(p.oldest) > 64+2*p.records {
 		p.oldest = slices.DeleteFunc(p.oldest, func(id ID) bool { _, ok := a.Record(id); return !ok })
 	}
 }
@@ -186,19 +208,16 @@ func (a *Archive) shrink(p *pool) {
 	}
 	switch first := &n.records[0]; {
 	case len(n.records) > 1:
-		a.dropFirst(id.Key, n)
+		a.drop(id.Key, n, 0)
 	case first.Resource != nil:
 		p.bytes -= size(first.Resource)
 		first.Resource = nil
 		p.oldest = append(p.oldest, id)
-		a.changed(id)
+		a.changed(id, false)
 	default:
-		a.dropFirst(id.Key, n)
+		a.drop(id.Key, n, 0)
 		delete(a.names, id.Key)
-		if id.Until.After(a.began[id.Type]) {
-			a.began[id.Type] = id.Until
-			a.changed(ID{Key: xds.Key{Type: id.Type}})
-		}
+		a.beginLater(id.Type, id.Until)
 	}
 }
 
@@ -212,16 +231,29 @@ func (n *name) same(version string) *xds.Resource {
 	return nil
 }
 
-// dropFirst drops the oldest record of a name.
-func (a *Archive) dropFirst(k xds.Key, n *name) {
-	first := n.records[0]
-	n.records = slices.Delete(n.records, 0, 1)
-	p := a.pool(k.Type)
-	p.bytes -= recordBytes
-	if n.same(first.Version) == nil {
-		p.bytes -= size(first.Resource)
+// leastUseful returns the index of the record that is dropped for another one: the one that lasted least, if
+// that was less than Short, or the oldest.
+func (n *name) leastUseful() int {
+	least, at := Short, 0
+	for i, r := range n.records {
+		if lasted := r.Until.Sub(r.From); !r.From.IsZero() && lasted < Short && lasted <= least {
+			least, at = lasted, i
+		}
 	}
-	a.changed(ID{k, first.Until})
+	return at
+}
+
+// drop drops the i-th record of a name.
+func (a *Archive) drop(k xds.Key, n *name, i int) {
+	dropped := n.records[i]
+	n.records = slices.Delete(n.records, i, i+1)
+	p := a.pool(k.Type)
+	p.records--
+	p.bytes -= recordBytes
+	if n.same(dropped.Version) == nil {
+		p.bytes -= size(dropped.Resource)
+	}
+	a.changed(ID{k, dropped.Until}, !dropped.Taken && !dropped.Restored)
 }
 
 func size(r *xds.Resource) int64 {
@@ -273,15 +305,34 @@ func (a *Archive) Records(k xds.Key) []Record {
 
 // Record returns a record; ok is false if there is none.
 func (a *Archive) Record(id ID) (r Record, ok bool) {
+	if found := a.record(id); found != nil {
+		return *found, true
+	}
+	return r, false
+}
+
+func (a *Archive) record(id ID) *Record {
 	n := a.names[id.Key]
 	if n == nil {
-		return r, false
+		return nil
 	}
 	i := slices.IndexFunc(n.records, func(r Record) bool { return r.Until.Equal(id.Until) })
 	if i < 0 {
+		return nil
+	}
+	return &n.records[i]
+}
+
+// Take returns a record that is to be written, as it was before, and marks it as taken; ok is false if
+// there is none any more.
+func (a *Archive) Take(id ID) (r Record, ok bool) {
+	found := a.record(id)
+	if found == nil {
 		return r, false
 	}
-	return n.records[i], true
+	r = *found
+	found.Taken = true
+	return r, true
 }
 
 // Names yields the names that have records, in no order.
@@ -345,13 +396,14 @@ func (a *Archive) Restore(began map[string]time.Time, stored []Stored) {
 	stored = slices.SortedFunc(slices.Values(stored), byTime)
 	clear(a.names)
 	for i := range a.pools {
-		a.pools[i].bytes, a.pools[i].oldest = 0, nil
+		a.pools[i] = pool{limit: a.pools[i].limit}
 	}
 	for _, s := range stored {
-		a.add(s.Key, s.Record, true)
+		s.Restored = true
+		a.add(s.Key, s.Record)
 	}
 	for _, s := range newer {
-		a.add(s.Key, s.Record, false)
+		a.add(s.Key, s.Record)
 	}
 }
 

@@ -81,6 +81,35 @@ func TestTheOldestContentsAreDropped(t *testing.T) {
 	}
 }
 
+// A name that flaps would drop within a second what somebody wants to go back to.
+func TestANameThatChangesAllTheTimeKeepsWhatItWasBefore(t *testing.T) {
+	ar := New(1<<20, nil)
+	ar.Begin(a.Type, start)
+	ar.Replaced(a, res(a, "good", 10), after(1))
+	ar.Replaced(a, res(a, "better", 10), after(2))
+	from := after(2)
+	for i := range 1000 {
+		from = from.Add(50 * time.Millisecond)
+		ar.Replaced(a, res(a, fmt.Sprint(i), 10), from)
+	}
+	records := ar.Records(a)
+	if len(records) != MaxVersions || records[0].Version != "good" || records[1].Version != "better" || records[MaxVersions-1].Version != "999" {
+		t.Errorf("%+v", records)
+	}
+	if before, gap, last := at(ar, a, after(2).Add(-1)), at(ar, a, from.Add(-time.Second)), at(ar, a, from.Add(-1)); before != "better" || gap != "?" || last != "999" {
+		t.Errorf("%q before, %q in between, %q at last", before, gap, last)
+	}
+	for minute := range MaxVersions { // quiet again
+		ar.Replaced(a, res(a, fmt.Sprint("quiet", minute), 10), after(10+minute))
+	}
+	if records := ar.Records(a); records[0].Version != "quiet0" || records[MaxVersions-1].Version != "quiet9" {
+		t.Errorf("%+v", records)
+	}
+	if n := len(ar.pools[0].oldest); n > 64+2*MaxVersions {
+		t.Errorf("%d records are remembered", n)
+	}
+}
+
 func TestSecretsAreNotKept(t *testing.T) {
 	ar := New(1<<20, nil)
 	k := xds.Key{Type: xds.SecretType, Name: "cert"}
@@ -95,7 +124,7 @@ func TestSecretsAreNotKept(t *testing.T) {
 }
 
 func TestWithoutBytesNothingIsKept(t *testing.T) {
-	ar := New(0, func(ID) { t.Error("something is to be written") })
+	ar := New(0, func(ID, bool) { t.Error("something is to be written") })
 	ar.Replaced(a, res(a, "1", 10), after(10))
 	if at(ar, a, after(20)) != "?" || ar.Bytes() != 0 {
 		t.Error("something is kept")
@@ -132,14 +161,30 @@ func FuzzArchive(f *testing.F) {
 		disk := make(map[ID]Record)
 		began := make(map[string]time.Time)
 		var ar *Archive
-		changed := func(id ID) {
-			if id.Name == "" {
+		dirty := make(map[ID]struct{})
+		changed := func(id ID, unwritten bool) {
+			switch _, onDisk := disk[id]; {
+			case id.Name == "":
 				began[id.Type] = ar.Began(id.Type)
-			} else if r, ok := ar.Record(id); ok {
-				disk[id] = r
-			} else {
-				delete(disk, id)
+			case !unwritten:
+				dirty[id] = struct{}{}
+			case onDisk:
+				t.Fatalf("%v was dropped, is on disk, and is not to be deleted", id)
+			default:
+				delete(dirty, id)
 			}
+		}
+		write := func() {
+			for id := range dirty {
+				if r, ok := ar.Take(id); ok {
+					disk[id] = r
+				} else if _, ok := disk[id]; ok {
+					delete(disk, id)
+				} else {
+					t.Fatalf("%v is to be deleted, and never was on disk", id)
+				}
+			}
+			clear(dirty)
 		}
 		ar = New(int64(limit), changed)
 		type change struct {
@@ -155,26 +200,36 @@ func FuzzArchive(f *testing.F) {
 			return ""
 		}
 		check := func(now int) {
+			var times []time.Time
+			for minute := range now + 1 {
+				times = append(times, after(minute))
+			}
 			for _, k := range keys {
-				for minute := range now + 1 {
+				for _, ch := range truth[k] {
+					times = append(times, ch.at.Add(-1), ch.at)
+				}
+			}
+			for _, k := range keys {
+				for _, when := range times {
 					want := ""
 					for _, ch := range truth[k] {
-						if !ch.at.After(after(minute)) {
+						if !ch.at.After(when) {
 							want = ch.version
 						}
 					}
-					got := at(ar, k, after(minute))
+					got := at(ar, k, when)
 					if got == "now" {
 						got = present(k)
 					}
 					if got != "?" && got != want {
-						t.Fatalf("%s %s at %d is %q, want %q: %+v", xds.Short(k.Type), k.Name, minute, got, want, ar.Records(k))
+						t.Fatalf("%s %s at %s is %q, want %q: %+v", xds.Short(k.Type), k.Name, when.Sub(start), got, want, ar.Records(k))
 					}
 				}
 			}
 			if ar.Bytes() > int64(limit) {
 				t.Fatalf("%d bytes, want at most %d", ar.Bytes(), limit)
 			}
+			write()
 			held := make(map[ID]Record)
 			for id, r := range ar.All() {
 				held[id] = r
@@ -183,9 +238,13 @@ func FuzzArchive(f *testing.F) {
 				t.Fatalf("%d records, and %d on disk", len(held), len(disk))
 			}
 		}
-		minute := 0
+		minute, second := 0, 0
 		for range 120 {
-			minute += 1 + random.IntN(3)
+			// Once in a while everything changes within seconds.
+			if second++; random.IntN(3) > 0 || second > 20 || seed%2 == 0 {
+				minute, second = minute+1+random.IntN(3), 0
+			}
+			at := after(minute).Add(time.Duration(second) * time.Second)
 			k := keys[random.IntN(len(keys))]
 			was := present(k)
 			is := []string{"", "1", "2", "3", fmt.Sprint(minute)}[random.IntN(5)]
@@ -196,9 +255,13 @@ func FuzzArchive(f *testing.F) {
 			if was != "" {
 				r = res(k, was, 100*len(was))
 			}
-			ar.Replaced(k, r, after(minute))
-			truth[k] = append(truth[k], change{after(minute), is})
+			ar.Replaced(k, r, at)
+			truth[k] = append(truth[k], change{at, is})
+			if random.IntN(3) == 0 {
+				write()
+			}
 			if random.IntN(20) == 0 {
+				write()
 				var stored []Stored
 				for id, r := range disk {
 					stored = append(stored, Stored{id.Key, r})

@@ -26,18 +26,19 @@ func (c *Cache) recordAccepted(k xds.Key, was, is *xds.Resource) {
 	}
 }
 
-// archiveChanged is called for each record of the archive that must be written or deleted. Former endpoints
-// are in memory only: they change so often that writing them would cost more than all else.
-func (c *Cache) archiveChanged(id archive.ID, unwritten bool) {
+// storesHistory reports whether former contents of a type are on disk. Endpoints change so often that
+// writing them would cost more than all else.
+func storesHistory(typeURL string) bool { return typeURL != xds.EndpointType }
+
+// archiveChanged is called for each name whose records must be written or deleted.
+func (c *Cache) archiveChanged(k xds.Key) {
 	j := c.journal
 	switch {
-	case j == nil, id.Type == xds.EndpointType:
-	case id.Name == "" && id.Until.IsZero():
-		c.persistFact(HistoryFact, id.Key)
-	case unwritten:
-		delete(j.versions, id)
+	case j == nil, !storesHistory(k.Type):
+	case k.Name == "":
+		c.persistFact(HistoryFact, k)
 	case !j.broken || j.all != nil: // otherwise everything is written again
-		j.versions[id] = struct{}{}
+		j.versions[k] = struct{}{}
 		wake.Signal(j.changed)
 	}
 }
@@ -56,10 +57,14 @@ type SavedVersion struct {
 func (j *Journal) TakeVersions() (out []SavedVersion) {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
-	for id := range j.versions {
-		r, ok := j.c.archive.Take(id)
-		r.Until = id.Until
-		out = append(out, SavedVersion{Type: id.Type, Name: id.Name, Record: r, Deleted: !ok})
+	for k := range j.versions {
+		records, deleted := j.c.archive.Take(k)
+		for _, until := range deleted {
+			out = append(out, SavedVersion{Type: k.Type, Name: k.Name, Record: archive.Record{Until: until}, Deleted: true})
+		}
+		for _, r := range records {
+			out = append(out, SavedVersion{Type: k.Type, Name: k.Name, Record: r})
+		}
 	}
 	xds.ResetNames(&j.versions)
 	return out
@@ -67,9 +72,9 @@ func (j *Journal) TakeVersions() (out []SavedVersion) {
 
 // takeAllVersions returns all former contents.
 func (c *Cache) takeAllVersions() (out []SavedVersion) {
-	for id := range c.archive.All() {
-		if r, _ := c.archive.Take(id); id.Type != xds.EndpointType {
-			out = append(out, SavedVersion{Type: id.Type, Name: id.Name, Record: r})
+	for k, records := range c.archive.TakeAll(storesHistory) {
+		for _, r := range records {
+			out = append(out, SavedVersion{Type: k.Type, Name: k.Name, Record: r})
 		}
 	}
 	return out

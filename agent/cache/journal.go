@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-xds/holdfast/agent/cache/archive"
 	"github.com/holdfast-xds/holdfast/agent/cache/contents"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -96,8 +95,8 @@ type Journal struct {
 	dirty   map[Fact]struct{}    // facts that may differ from the disk
 	facts   map[Fact]string      // the facts on disk
 	removed map[xds.Key]*onDisk  // what the disk has of names without an entry
-	// versions has the former contents that may differ from the disk.
-	versions map[archive.ID]struct{}
+	// versions has the names whose former contents may differ from the disk.
+	versions map[xds.Key]struct{}
 	// all is what All returned while it is being written; nil otherwise.
 	all *rewriting
 	// An upstream ACK waits here until the contents that clients ACKed are on disk: waiting has those
@@ -115,7 +114,7 @@ type rewriting struct {
 	// names, dirty and versions are those of the Journal when All was called.
 	names    map[xds.Key]struct{}
 	dirty    map[Fact]struct{}
-	versions map[archive.ID]struct{}
+	versions map[xds.Key]struct{}
 }
 
 type rewritten struct {
@@ -134,7 +133,7 @@ func (c *Cache) Journal(changed chan<- struct{}, durable bool) *Journal {
 	c.journal = &Journal{
 		c: c, changed: changed, broken: !durable,
 		names: make(map[xds.Key]struct{}), dirty: make(map[Fact]struct{}),
-		facts: make(map[Fact]string), removed: make(map[xds.Key]*onDisk), versions: make(map[archive.ID]struct{}),
+		facts: make(map[Fact]string), removed: make(map[xds.Key]*onDisk), versions: make(map[xds.Key]struct{}),
 	}
 	return c.journal
 }
@@ -236,7 +235,7 @@ func (j *Journal) All() Batch {
 		entries: make([]rewritten, 0, size), removed: make(map[xds.Key]*onDisk), facts: j.c.allFacts(),
 		names: j.names, dirty: j.dirty, versions: j.versions,
 	}
-	j.names, j.dirty, j.versions, j.all = make(map[xds.Key]struct{}), make(map[Fact]struct{}), make(map[archive.ID]struct{}), all
+	j.names, j.dirty, j.versions, j.all = make(map[xds.Key]struct{}), make(map[Fact]struct{}), make(map[xds.Key]struct{}), all
 	b := Batch{Resources: make([]Saved, 0, size), Facts: all.facts, Versions: j.c.takeAllVersions()}
 	for t, name := range j.c.names {
 		s, want := j.c.saved(t, name)
@@ -462,7 +461,7 @@ func (c *Cache) fact(f Fact) string {
 	case PinnedFact:
 		return c.pinValue(k)
 	case HistoryFact:
-		if at := c.archive.Began(f.Type); !at.IsZero() && f.Type != xds.EndpointType { // see archiveChanged
+		if at := c.archive.Began(f.Type); !at.IsZero() && storesHistory(f.Type) {
 			return at.UTC().Format(time.RFC3339Nano)
 		}
 	case DeferredFact:

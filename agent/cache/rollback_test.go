@@ -263,14 +263,19 @@ func mustFrozen(t *testing.T, c *Cache) *Freeze {
 	return o
 }
 
+type versionID struct {
+	xds.Key
+	until time.Time
+}
+
 // What the journal returns as changes is what it returns as a whole.
 func TestTheJournalReturnsEachFormerContentOnce(t *testing.T) {
 	running(t, Config{HistoryBytes: 1 << 20}, func(t *testing.T, c *Cache) {
 		j := c.Journal(make(chan struct{}, 1), true)
-		disk := make(map[archive.ID]string)
+		disk := make(map[versionID]string)
 		read := func(versions []SavedVersion) {
 			for _, v := range versions {
-				id := archive.ID{Key: xds.Key{Type: v.Type, Name: v.Name}, Until: v.Until}
+				id := versionID{xds.Key{Type: v.Type, Name: v.Name}, v.Until}
 				if delete(disk, id); !v.Deleted {
 					disk[id] = v.Version
 				}
@@ -287,9 +292,9 @@ func TestTheJournalReturnsEachFormerContentOnce(t *testing.T) {
 			}
 		}
 		read(j.TakeVersions())
-		want := make(map[archive.ID]string)
+		want := make(map[versionID]string)
 		for _, v := range j.SavedVersions() {
-			want[archive.ID{Key: xds.Key{Type: v.Type, Name: v.Name}, Until: v.Until}] = v.Version
+			want[versionID{xds.Key{Type: v.Type, Name: v.Name}, v.Until}] = v.Version
 		}
 		if len(want) != archive.MaxVersions || len(disk) != len(want) {
 			t.Errorf("%d on disk, %d in memory", len(disk), len(want))

@@ -50,18 +50,15 @@ type Record struct {
 	// Resource is the content; nil if the name had none, or if it is not kept: Secrets, and what was
 	// dropped.
 	Resource *xds.Resource
-	// Taken says that the record was given to be written (Take), Restored that it was on disk at the start.
-	Taken, Restored bool
+	// Taken says that Take has returned the record.
+	Taken bool
+	// onDisk says that the record was taken or restored, so that it must be deleted when it is dropped;
+	// changed, that it is to be taken.
+	onDisk, changed bool
 }
 
 // Absent reports whether the name had no accepted content.
 func (r Record) Absent() bool { return r.Version == "" }
-
-// ID identifies a record.
-type ID struct {
-	xds.Key
-	Until time.Time
-}
 
 // Archive has the replaced contents of all names. Make one with New.
 type Archive struct {
@@ -71,32 +68,38 @@ type Archive struct {
 	// settles is until when the first contents of a type are accepted.
 	settles map[string]time.Time
 	pools   [2]pool
-	changed Changed
+	changed func(xds.Key)
 }
-
-// Changed is called with each record that is added, changed or dropped, and with a type alone if Began has
-// changed. unwritten says that the record was dropped before it was taken, so that nothing of it is to be
-// written.
-type Changed func(id ID, unwritten bool)
 
 // name has the records of one name, the oldest first.
 type name struct {
+	key     xds.Key
 	records []Record
+	// deleted are the ends of records that were taken and then dropped, since Take.
+	deleted []time.Time
 }
 
 // pool bounds the bytes of some types.
 type pool struct {
 	limit, bytes int64
 	records      int
-	oldest       []ID // in the order in which they are dropped; those that were dropped before are skipped
+	oldest       []place // in the order in which they are dropped; those that were dropped before are skipped
 }
 
-// New returns an empty archive of at most the given number of bytes; 0 keeps nothing. changed may be nil.
-func New(bytes int64, changed Changed) *Archive {
+// place is where a record is: in a name, by its end.
+type place struct {
+	name  *name
+	until time.Time
+}
+
+// New returns an empty archive of at most the given number of bytes; 0 keeps nothing. changed, which may be
+// nil, is called with each name of which Take has something to return, and with a type alone if Began has
+// changed.
+func New(bytes int64, changed func(xds.Key)) *Archive {
 	a := &Archive{names: make(map[xds.Key]*name), began: make(map[string]time.Time), settles: make(map[string]time.Time), changed: changed}
 	a.pools[0].limit, a.pools[1].limit = bytes-bytes/4, bytes/4
 	if a.changed == nil {
-		a.changed = func(ID, bool) {}
+		a.changed = func(xds.Key) {}
 	}
 	return a
 }
@@ -121,7 +124,7 @@ func (a *Archive) Begin(typeURL string, at time.Time) bool {
 		return false
 	}
 	a.began[typeURL] = at
-	a.changed(ID{Key: xds.Key{Type: typeURL}}, false)
+	a.changed(xds.Key{Type: typeURL})
 	return true
 }
 
@@ -129,7 +132,7 @@ func (a *Archive) Begin(typeURL string, at time.Time) bool {
 func (a *Archive) beginLater(typeURL string, at time.Time) {
 	if at.After(a.began[typeURL]) {
 		a.began[typeURL] = at
-		a.changed(ID{Key: xds.Key{Type: typeURL}}, false)
+		a.changed(xds.Key{Type: typeURL})
 	}
 }
 
@@ -157,7 +160,7 @@ func (a *Archive) Replaced(k xds.Key, was *xds.Resource, now time.Time) {
 func (a *Archive) add(k xds.Key, r Record) {
 	n := a.names[k]
 	if n == nil {
-		n = &name{}
+		n = &name{key: k}
 		a.names[k] = n
 	}
 	if last := len(n.records) - 1; last >= 0 {
@@ -170,7 +173,7 @@ func (a *Archive) add(k xds.Key, r Record) {
 		}
 	}
 	if len(n.records) >= MaxVersions {
-		a.drop(k, n, n.leastUseful())
+		a.drop(n, n.leastUseful())
 	}
 	if k.Type == xds.SecretType {
 		r.Resource = nil
@@ -183,42 +186,49 @@ func (a *Archive) add(k xds.Key, r Record) {
 	} else {
 		p.bytes += size(r.Resource)
 	}
+	r.changed = !r.onDisk
 	n.records = append(n.records, r)
-	id := ID{k, r.Until}
-	p.oldest = append(p.oldest, id)
-	if !r.Restored {
-		a.changed(id, false)
+	p.oldest = append(p.oldest, place{n, r.Until})
+	if r.changed {
+		a.changed(k)
 	}
 	for p.bytes > p.limit && len(p.oldest) > 0 {
 		a.shrink(p)
 	}
 	if len(p.oldest) > 64+2*p.records {
-		p.oldest = slices.DeleteFunc(p.oldest, func(id ID) bool { _, ok := a.Record(id); return !ok })
+		p.oldest = slices.DeleteFunc(p.oldest, func(at place) bool { return at.name.find(at.until) < 0 })
 	}
 }
 
 // shrink drops the oldest record of a pool. Of the only record of a name first the content is dropped,
 // so that it stays known since when the name is what it is.
 func (a *Archive) shrink(p *pool) {
-	id := p.oldest[0]
+	at := p.oldest[0]
 	p.oldest = p.oldest[1:]
-	n := a.names[id.Key]
-	if n == nil || len(n.records) == 0 || !n.records[0].Until.Equal(id.Until) {
+	n := at.name
+	if n.find(at.until) != 0 {
 		return
 	}
 	switch first := &n.records[0]; {
 	case len(n.records) > 1:
-		a.drop(id.Key, n, 0)
+		a.drop(n, 0)
 	case first.Resource != nil:
 		p.bytes -= size(first.Resource)
-		first.Resource = nil
-		p.oldest = append(p.oldest, id)
-		a.changed(id, false)
+		first.Resource, first.changed = nil, true
+		p.oldest = append(p.oldest, at)
+		a.changed(n.key)
 	default:
-		a.drop(id.Key, n, 0)
-		delete(a.names, id.Key)
-		a.beginLater(id.Type, id.Until)
+		a.drop(n, 0)
+		if len(n.deleted) == 0 {
+			delete(a.names, n.key)
+		}
+		a.beginLater(n.key.Type, at.until)
 	}
+}
+
+// find returns the index of the record that ends at a time; -1 if there is none.
+func (n *name) find(until time.Time) int {
+	return slices.IndexFunc(n.records, func(r Record) bool { return r.Until.Equal(until) })
 }
 
 // same returns the content of a version that the name has already; nil for none.
@@ -244,16 +254,19 @@ func (n *name) leastUseful() int {
 }
 
 // drop drops the i-th record of a name.
-func (a *Archive) drop(k xds.Key, n *name, i int) {
+func (a *Archive) drop(n *name, i int) {
 	dropped := n.records[i]
 	n.records = slices.Delete(n.records, i, i+1)
-	p := a.pool(k.Type)
+	p := a.pool(n.key.Type)
 	p.records--
 	p.bytes -= recordBytes
 	if n.same(dropped.Version) == nil {
 		p.bytes -= size(dropped.Resource)
 	}
-	a.changed(ID{k, dropped.Until}, !dropped.Taken && !dropped.Restored)
+	if dropped.onDisk {
+		n.deleted = append(n.deleted, dropped.Until)
+		a.changed(n.key)
+	}
 }
 
 func size(r *xds.Resource) int64 {
@@ -303,36 +316,42 @@ func (a *Archive) Records(k xds.Key) []Record {
 	return nil
 }
 
-// Record returns a record; ok is false if there is none.
-func (a *Archive) Record(id ID) (r Record, ok bool) {
-	if found := a.record(id); found != nil {
-		return *found, true
-	}
-	return r, false
-}
-
-func (a *Archive) record(id ID) *Record {
-	n := a.names[id.Key]
+// Take returns the records of a name that are new or changed since the last call, and the ends of those
+// that it had returned, or that were restored, and that are not there any more.
+func (a *Archive) Take(k xds.Key) (changed []Record, deleted []time.Time) {
+	n := a.names[k]
 	if n == nil {
-		return nil
+		return nil, nil
 	}
-	i := slices.IndexFunc(n.records, func(r Record) bool { return r.Until.Equal(id.Until) })
-	if i < 0 {
-		return nil
+	for i := range n.records {
+		if r := &n.records[i]; r.changed {
+			changed = append(changed, *r)
+			r.Taken, r.onDisk, r.changed = true, true, false
+		}
 	}
-	return &n.records[i]
+	deleted, n.deleted = n.deleted, nil
+	if len(n.records) == 0 {
+		delete(a.names, k)
+	}
+	return changed, deleted
 }
 
-// Take returns a record that is to be written, as it was before, and marks it as taken; ok is false if
-// there is none any more.
-func (a *Archive) Take(id ID) (r Record, ok bool) {
-	found := a.record(id)
-	if found == nil {
-		return r, false
+// TakeAll is Take for all records of the types for which of is true, to replace everything that was
+// written before.
+func (a *Archive) TakeAll(of func(typeURL string) bool) iter.Seq2[xds.Key, []Record] {
+	return func(yield func(xds.Key, []Record) bool) {
+		for k, n := range a.names {
+			if !of(k.Type) {
+				continue
+			}
+			for i := range n.records {
+				n.records[i].changed = true
+			}
+			if records, _ := a.Take(k); !yield(k, records) {
+				return
+			}
+		}
 	}
-	r = *found
-	found.Taken = true
-	return r, true
 }
 
 // Names yields the names that have records, in no order.
@@ -341,19 +360,6 @@ func (a *Archive) Names() iter.Seq[xds.Key] {
 		for k, n := range a.names {
 			if len(n.records) > 0 && !yield(k) {
 				return
-			}
-		}
-	}
-}
-
-// All yields all records, in no order.
-func (a *Archive) All() iter.Seq2[ID, Record] {
-	return func(yield func(ID, Record) bool) {
-		for k, n := range a.names {
-			for _, r := range n.records {
-				if !yield(ID{k, r.Until}, r) {
-					return
-				}
 			}
 		}
 	}
@@ -389,8 +395,10 @@ func (a *Archive) Restore(began map[string]time.Time, stored []Stored) {
 		a.Begin(typeURL, at)
 	}
 	newer := make([]Stored, 0)
-	for id, r := range a.All() {
-		newer = append(newer, Stored{id.Key, r})
+	for k, n := range a.names {
+		for _, r := range n.records {
+			newer = append(newer, Stored{k, r})
+		}
 	}
 	slices.SortFunc(newer, byTime)
 	stored = slices.SortedFunc(slices.Values(stored), byTime)
@@ -399,7 +407,7 @@ func (a *Archive) Restore(began map[string]time.Time, stored []Stored) {
 		a.pools[i] = pool{limit: a.pools[i].limit}
 	}
 	for _, s := range stored {
-		s.Restored = true
+		s.Taken, s.onDisk = false, true
 		a.add(s.Key, s.Record)
 	}
 	for _, s := range newer {

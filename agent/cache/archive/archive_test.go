@@ -124,7 +124,7 @@ func TestSecretsAreNotKept(t *testing.T) {
 }
 
 func TestWithoutBytesNothingIsKept(t *testing.T) {
-	ar := New(0, func(ID, bool) { t.Error("something is to be written") })
+	ar := New(0, func(xds.Key) { t.Error("something is to be written") })
 	ar.Replaced(a, res(a, "1", 10), after(10))
 	if at(ar, a, after(20)) != "?" || ar.Bytes() != 0 {
 		t.Error("something is kept")
@@ -158,30 +158,32 @@ func FuzzArchive(f *testing.F) {
 			return
 		}
 		random := rand.New(rand.NewPCG(seed, 0))
-		disk := make(map[ID]Record)
+		type id struct {
+			xds.Key
+			until time.Time
+		}
+		disk := make(map[id]Record)
 		began := make(map[string]time.Time)
 		var ar *Archive
-		dirty := make(map[ID]struct{})
-		changed := func(id ID, unwritten bool) {
-			switch _, onDisk := disk[id]; {
-			case id.Name == "":
-				began[id.Type] = ar.Began(id.Type)
-			case !unwritten:
-				dirty[id] = struct{}{}
-			case onDisk:
-				t.Fatalf("%v was dropped, is on disk, and is not to be deleted", id)
-			default:
-				delete(dirty, id)
+		dirty := make(map[xds.Key]struct{})
+		changed := func(k xds.Key) {
+			if k.Name == "" {
+				began[k.Type] = ar.Began(k.Type)
+			} else {
+				dirty[k] = struct{}{}
 			}
 		}
 		write := func() {
-			for id := range dirty {
-				if r, ok := ar.Take(id); ok {
-					disk[id] = r
-				} else if _, ok := disk[id]; ok {
-					delete(disk, id)
-				} else {
-					t.Fatalf("%v is to be deleted, and never was on disk", id)
+			for k := range dirty {
+				records, deleted := ar.Take(k)
+				for _, until := range deleted {
+					if _, ok := disk[id{k, until}]; !ok {
+						t.Fatalf("%v at %s is to be deleted, and is not on disk", k, until)
+					}
+					delete(disk, id{k, until})
+				}
+				for _, r := range records {
+					disk[id{k, r.Until}] = r
 				}
 			}
 			clear(dirty)
@@ -230,12 +232,17 @@ func FuzzArchive(f *testing.F) {
 				t.Fatalf("%d bytes, want at most %d", ar.Bytes(), limit)
 			}
 			write()
-			held := make(map[ID]Record)
-			for id, r := range ar.All() {
-				held[id] = r
+			held := 0
+			for k := range ar.Names() {
+				for _, r := range ar.Records(k) {
+					if there, ok := disk[id{k, r.Until}]; !ok || there.Resource != r.Resource || there.Version != r.Version || !there.From.Equal(r.From) {
+						t.Fatalf("%+v is %+v on disk", r, there)
+					}
+					held++
+				}
 			}
-			if len(held) != len(disk) {
-				t.Fatalf("%d records, and %d on disk", len(held), len(disk))
+			if held != len(disk) {
+				t.Fatalf("%d records, and %d on disk", held, len(disk))
 			}
 		}
 		minute, second := 0, 0

@@ -31,6 +31,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/events"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/agent/store"
+	"github.com/holdfast-xds/holdfast/agent/telemetry"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/listener"
 	"github.com/holdfast-xds/holdfast/internal/reaper"
@@ -73,6 +74,8 @@ type Config struct {
 	// Envoy beside the agent, which is drained on request.
 	Envoy envoy.Config
 	Admin admin.Config
+	// Telemetry is exported with OpenTelemetry's protocol.
+	Telemetry telemetry.Config
 	// ReadyRequiresUpstream makes an agent not ready that no control plane answers.
 	ReadyRequiresUpstream bool
 	// Takeover takes over from an agent that serves the socket, if there is one.
@@ -88,9 +91,11 @@ type Agent struct {
 	cfg     Config
 	metrics *admin.Metrics
 	events  *events.Log
-	server  *downstream.Server
-	born    time.Time
-	keeper  *keeper // nil for memory only
+	// telemetry is nil if none is exported.
+	telemetry *telemetry.Telemetry
+	server    *downstream.Server
+	born      time.Time
+	keeper    *keeper // nil for memory only
 	// certificates is nil if the agent issues none.
 	certificates *sds.Manager
 	secrets      redact.Finder // for the output of Envoy
@@ -131,6 +136,8 @@ func New(cfg Config) (*Agent, error) {
 	cfg.Upstream.Security.Shown = a.metrics.UpstreamCertificate
 	cfg.Upstream.Log, cfg.Upstream.Observer = cfg.Log, a.metrics.Upstream()
 	cfg.Peers.Log, cfg.Peers.Rejected = cfg.Log, a.metrics.Downstream().PeerRejected
+	cfg.Telemetry.Version, cfg.Telemetry.Instance = cfg.Version, cfg.Node.GetId()
+	a.telemetry = telemetry.New(cfg.Telemetry, cfg.Log)
 	a.cfg = cfg
 	// Each group has sources of its own. Their configuration is checked now.
 	if _, err := a.sources(); err != nil {
@@ -222,6 +229,7 @@ func (a *Agent) newSurface(quit func()) *admin.Server {
 // serve serves on its listeners until ctx ends; rest may be nil.
 func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	defer close(a.life.over)
+	defer a.telemetry.Start(ctx, a.metrics.Gatherer(a))() // before the first group
 	// The shutdown begins when ctx ends. If Envoy is the agent's child, it drains and exits while
 	// clients are still served.
 	serving, endServing := context.WithCancel(context.WithoutCancel(ctx))
@@ -379,6 +387,7 @@ func (a *Agent) groupConfig(node *corev3.Node) group.Config {
 	conf.Cache.OnChange = func(typeURL, name string, what cache.ChangeKind) {
 		a.events.Resource(node.GetId(), typeURL, name, events.Change(what))
 	}
+	conf.Tracer = a.telemetry.Tracer(node.GetId())
 	conf.WatchDisconnects, conf.Cache.FallbackEnabled = a.life.envoy == nil, a.life.envoy != nil
 	conf.Cache.OnHeldBack, conf.Secrets, conf.Seed = a.withheld, a.certificates, a.seedFor(node)
 	conf.Upstreams = func() *upstream.Failover {

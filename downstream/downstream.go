@@ -53,6 +53,9 @@ type View interface {
 	// type (protocol.md V9).
 	HadWildcard(typeURL string) bool
 	Subscribe(change xds.SubscriptionChange)
+	// Sent is called when a response is about to be handed to the transport; began is when it began to be
+	// built.
+	Sent(resp *session.Response, began time.Time)
 	Answer(answer session.Answer)
 	// Progress records up to which revision the client has answered.
 	Progress(p session.Progress)

@@ -249,6 +249,7 @@ func (st *stream) flush(ctx context.Context) (time.Time, error) {
 			st.log.Debug("response", "type", xds.Short(resp.Type), "nonce", resp.Nonce, "version", resp.Version,
 				"resources", len(resp.Resources), "removed", len(resp.Removed))
 		}
+		st.view.Sent(resp, began)
 		large, err := st.send(resp)
 		if err != nil {
 			return time.Time{}, err

@@ -347,6 +347,7 @@ func (st *stream) receive(msg message) {
 	}
 	st.server.cfg.Observer.Received(st.server.Name(), update.Type, len(update.Resources), update.Invalid())
 	typeURL, nonce := update.Type, update.Nonce // so that the function does not refer to the resources
+	update.ReceivedAt = now
 	st.apply(update.Update, func(nack error) { st.answer(typeURL, nonce, nack) })
 	if early {
 		wake.Signal(st.wake)

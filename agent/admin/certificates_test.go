@@ -129,10 +129,10 @@ holdfast_trusted_roots{ca="istio:ca:1",trust_domain="mesh.test"} 2
 		state := busy()
 		state.status.Certificates = certified(time.Now())
 		m := NewMetrics("v1")
-		if err := testutil.GatherAndCompare(m.gatherer(state), strings.NewReader(want), names...); err != nil {
+		if err := testutil.GatherAndCompare(m.Gatherer(state), strings.NewReader(want), names...); err != nil {
 			t.Error(err)
 		}
-		problems, err := testutil.GatherAndLint(m.gatherer(state))
+		problems, err := testutil.GatherAndLint(m.Gatherer(state))
 		if err != nil || len(problems) > 0 {
 			t.Errorf("%v, %v", problems, err)
 		}

@@ -85,7 +85,7 @@ func (s *Server) full(unix bool) http.Handler {
 }
 
 func (s *Server) metrics() http.Handler {
-	return promhttp.HandlerFor(s.cfg.Metrics.gatherer(s.cfg.State), promhttp.HandlerOpts{
+	return promhttp.HandlerFor(s.cfg.Metrics.Gatherer(s.cfg.State), promhttp.HandlerOpts{
 		ErrorLog: logErrors{s.cfg.Log},
 		// If one metric cannot be collected, the others are still served.
 		ErrorHandling: promhttp.ContinueOnError,

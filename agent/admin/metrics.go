@@ -400,8 +400,8 @@ func (d DownstreamMetrics) StreamClosed(form string)   { d.m.streams.WithLabelVa
 func (d DownstreamMetrics) LimitExceeded(limit string) { d.m.refused.WithLabelValues(limit).Inc() }
 func (d DownstreamMetrics) PeerRejected()              { d.m.peersRefused.Inc() }
 
-// gatherer gathers the counters and, at each scrape, the metrics of the state.
-func (m *Metrics) gatherer(state State) prometheus.Gatherer {
+// Gatherer gathers the counters and, at each scrape, the metrics of the state.
+func (m *Metrics) Gatherer(state State) prometheus.Gatherer {
 	live := prometheus.NewRegistry()
 	live.MustRegister(&stateCollector{metrics: m, state: state})
 	return prometheus.Gatherers{m.registry, live}

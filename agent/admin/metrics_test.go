@@ -109,7 +109,7 @@ holdfast_upstream_responses_total{type="CDS",upstream="cp:1"} 1
 				names = append(names, f[2])
 			}
 		}
-		if err := testutil.GatherAndCompare(m.gatherer(busy()), strings.NewReader(want), names...); err != nil {
+		if err := testutil.GatherAndCompare(m.Gatherer(busy()), strings.NewReader(want), names...); err != nil {
 			t.Error(err)
 		}
 	})
@@ -180,7 +180,7 @@ func TestTheAgeOfTheLastContactIsThereWithoutAny(t *testing.T) {
 		want := "# HELP holdfast_last_contact_age_seconds " +
 			"Time since an upstream last answered, which is how stale the served configuration may be. The largest value of all groups; for a group that never had contact, the time since it was created. Absent without groups.\n" +
 			"# TYPE holdfast_last_contact_age_seconds gauge\nholdfast_last_contact_age_seconds 7200\n"
-		if err := testutil.GatherAndCompare(NewMetrics("v1").gatherer(state), strings.NewReader(want), "holdfast_last_contact_age_seconds"); err != nil {
+		if err := testutil.GatherAndCompare(NewMetrics("v1").Gatherer(state), strings.NewReader(want), "holdfast_last_contact_age_seconds"); err != nil {
 			t.Error(err)
 		}
 	})
@@ -189,7 +189,7 @@ func TestTheAgeOfTheLastContactIsThereWithoutAny(t *testing.T) {
 func TestMetricsFollowTheCustomsOfPrometheus(t *testing.T) {
 	m := NewMetrics("v1")
 	count(m)
-	problems, err := testutil.GatherAndLint(m.gatherer(busy()))
+	problems, err := testutil.GatherAndLint(m.Gatherer(busy()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +262,7 @@ grpc_xds_client_connected{grpc_target="#holdfast",grpc_xds_server="cp:1"} %d
 # TYPE grpc_xds_client_server_failure_total counter
 grpc_xds_client_server_failure_total{grpc_target="#holdfast",grpc_xds_server="cp:1"} %d
 `, connected, failures)
-		if err := testutil.GatherAndCompare(m.gatherer(&agent{}), strings.NewReader(want), "grpc_xds_client_connected", "grpc_xds_client_server_failure_total"); err != nil {
+		if err := testutil.GatherAndCompare(m.Gatherer(&agent{}), strings.NewReader(want), "grpc_xds_client_connected", "grpc_xds_client_server_failure_total"); err != nil {
 			t.Error(err)
 		}
 	}
@@ -314,7 +314,7 @@ grpc_xds_client_server_failure_total{grpc_target="#holdfast",grpc_xds_server="cp
 		name, n, _ := strings.Cut(s, " ")
 		want += "grpc_xds_client_resources{" + labels + name + `",grpc_xds_resource_type="envoy.config.cluster.v3.Cluster"} ` + n + "\n"
 	}
-	if err := testutil.GatherAndCompare(m.gatherer(state), strings.NewReader(want), "grpc_xds_client_resource_updates_invalid_total",
+	if err := testutil.GatherAndCompare(m.Gatherer(state), strings.NewReader(want), "grpc_xds_client_resource_updates_invalid_total",
 		"grpc_xds_client_resource_updates_valid_total", "grpc_xds_client_resources"); err != nil {
 		t.Error(err)
 	}

@@ -234,13 +234,20 @@ func (c *Cache) table(typeURL string) *table {
 //  7. the watches that subscribe to what changed are notified, and their answer is awaited
 //     (pending).
 func (c *Cache) Apply(u xds.Update, answer func(nack error)) {
+	c.ApplyTraced(u, answer, nil)
+}
+
+// ApplyTraced is Apply, and calls numbered, if it is not nil, with the revision of the update, unless the
+// update is rejected as a whole. It is called under the cache's lock, before anybody can see the update, so
+// it must be short.
+func (c *Cache) ApplyTraced(u xds.Update, answer func(nack error), numbered func(revision uint64)) {
 	c.mu.Lock()
-	due := c.apply(u, answer)
+	due := c.apply(u, answer, numbered)
 	c.mu.Unlock()
 	run(due)
 }
 
-func (c *Cache) apply(u xds.Update, answer func(nack error)) (due []func()) {
+func (c *Cache) apply(u xds.Update, answer func(nack error), numbered func(revision uint64)) (due []func()) {
 	t := c.table(u.Type)
 	u = c.withoutLocal(t, u)
 	if u.Timeout {
@@ -258,6 +265,9 @@ func (c *Cache) apply(u xds.Update, answer func(nack error)) (due []func()) {
 	}
 	c.serveRestored(t)
 	c.revision++
+	if numbered != nil {
+		numbered(c.revision)
+	}
 	ch := &changes{table: t}
 	held, from := t.Len(), c.origin(u)
 	if held == 0 {

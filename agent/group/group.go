@@ -55,6 +55,36 @@ type Config struct {
 	// Answered, if set, is called with the time from an update of a source until the last client
 	// that it concerned has answered and what was ACKed is on disk. It must not block.
 	Answered func(typeURL string, took time.Duration)
+	// Tracer traces updates on their way to clients; nil for none.
+	Tracer Tracer
+}
+
+// Tracer traces the updates of one group on their way to clients. Its methods may be called concurrently,
+// and must not block.
+type Tracer interface {
+	// Received begins the trace of an update.
+	Received(u xds.Update) UpdateTrace
+	// Connected begins the traces of what a client is sent.
+	Connected(c downstream.Client) ClientTrace
+}
+
+// UpdateTrace is the trace of one update.
+type UpdateTrace interface {
+	// Numbered is called with the revision of the update, unless it is rejected as a whole, before any
+	// client is sent it.
+	Numbered(revision uint64)
+	// Applied is called when the update has taken effect.
+	Applied()
+	// Answered ends the trace: every client that the update concerned has answered.
+	Answered(nack error)
+}
+
+// ClientTrace traces what one client is sent.
+type ClientTrace interface {
+	Sent(resp *session.Response, began time.Time)
+	Answered(a session.Answer)
+	// Closed ends the traces of what the client has not answered.
+	Closed()
 }
 
 // DefaultRestoreAfter is how long a group waits for a slow control plane before it serves what was
@@ -379,6 +409,9 @@ func (g *Group) Attach(c downstream.Client) (downstream.View, error) { return g.
 
 func (g *Group) attach(c downstream.Client) view {
 	v := view{Watch: g.cache.Watch(c.Node.GetId()), cache: g.cache}
+	if g.cfg.Tracer != nil {
+		v.trace = g.cfg.Tracer.Connected(c)
+	}
 	// A fetch is short, and other clients than Envoy may be short-lived on purpose.
 	if g.cfg.WatchDisconnects && !c.Fetch && c.Node.GetUserAgentName() == xds.EnvoyUserAgent {
 		g.disconnects.connected(time.Now())
@@ -405,6 +438,21 @@ var _ upstream.State = writer{}
 func (w writer) Node() *corev3.Node { return w.g.Node() }
 
 func (w writer) Apply(u xds.Update, answer func(nack error)) {
+	if w.g.cfg.Tracer == nil {
+		w.apply(u, answer, nil)
+		return
+	}
+	trace := w.g.cfg.Tracer.Received(u)
+	w.apply(u, func(nack error) {
+		trace.Answered(nack)
+		if answer != nil {
+			answer(nack)
+		}
+	}, trace.Numbered)
+	trace.Applied()
+}
+
+func (w writer) apply(u xds.Update, answer func(nack error), numbered func(revision uint64)) {
 	var applied atomic.Bool
 	if w.g.cfg.Answered != nil && answer != nil {
 		began, call, typeURL := time.Now(), answer, u.Type // the closure must not keep the update in memory
@@ -415,7 +463,7 @@ func (w writer) Apply(u xds.Update, answer func(nack error)) {
 			call(nack)
 		}
 	}
-	w.Cache.Apply(u, answer)
+	w.Cache.ApplyTraced(u, answer, numbered)
 	applied.Store(true)
 }
 
@@ -446,6 +494,7 @@ func (s secrets) Take() (add, drop []string) {
 type view struct {
 	*cache.Watch
 	cache  *cache.Cache
+	trace  ClientTrace         // nil for none
 	closed func(byServer bool) // called when the stream has ended; may be nil
 	// departed is called after closed; nil if the group is not in a Set.
 	departed func()
@@ -461,7 +510,16 @@ func (v view) Subscribe(in xds.SubscriptionChange) {
 	v.Watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 }
 
+func (v view) Sent(resp *session.Response, began time.Time) {
+	if v.trace != nil {
+		v.trace.Sent(resp, began)
+	}
+}
+
 func (v view) Answer(a session.Answer) {
+	if v.trace != nil {
+		v.trace.Answered(a)
+	}
 	if a.NACK {
 		v.Watch.Nack(a.Type, a.Revision, a.Error, a.Nacked, a.Suspects)
 		return
@@ -473,6 +531,9 @@ func (v view) Progress(p session.Progress) { v.Watch.Progress(p.Type, p.Revision
 
 func (v view) Close(end downstream.End) {
 	v.Watch.Close(end.Unanswered)
+	if v.trace != nil {
+		v.trace.Closed()
+	}
 	if v.closed != nil {
 		v.closed(end.ByServer)
 	}

@@ -67,8 +67,8 @@ func (in *job) run() (out outcome) {
 	if in.IdentityDir != "" {
 		args = append(args, "--identity-dir", in.path(identityName))
 	}
-	environ := slices.DeleteFunc(in.Environ, func(pair string) bool { // systemd is told nothing, and the node is in the bootstrap
-		return strings.HasPrefix(pair, "NOTIFY_SOCKET=") || strings.HasPrefix(pair, "WATCHDOG_") || strings.HasPrefix(pair, "HOLDFAST_NODE_")
+	environ := slices.DeleteFunc(in.Environ, func(pair string) bool { // systemd and collectors are told nothing, and the node is in the bootstrap
+		return strings.HasPrefix(pair, "OTEL_") || strings.HasPrefix(pair, "NOTIFY_SOCKET=") || strings.HasPrefix(pair, "WATCHDOG_") || strings.HasPrefix(pair, "HOLDFAST_NODE_")
 	})
 	agent, err := start(uid, gid, environ, "/proc/self/exe", args...)
 	if err != nil {

@@ -32,6 +32,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/cache/guard"
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/agent/group"
+	"github.com/holdfast-xds/holdfast/agent/telemetry"
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/cgroup"
@@ -104,7 +105,9 @@ func newRun(p process) *command {
 	f := &runFlags{}
 	f.add(c)
 	c.run = func(ctx context.Context, warnings []string) error {
-		log := f.log.logger(p.stderr, warnings)
+		exported, more := telemetry.FromEnv(os.Getenv)
+		f.cfg.Telemetry = exported
+		log := f.log.logger(p.stderr, append(warnings, more...))
 		f.cfg.Admin.LogLevel = &f.log.current
 		harden(log)
 		limits := containerLimits(log)

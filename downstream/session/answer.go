@@ -23,12 +23,12 @@ func (sub *subscription) answer(req *Request) (answer, culprit *Answer) {
 			return nil, nil
 		}
 		sub.newestACKed = false
-		return &Answer{Type: sub.url, Revision: sub.progress, NACK: true, Error: sub.reason(req.Error, &sentResponse{})}, nil
+		return &Answer{Type: sub.url, Nonce: req.Nonce, Revision: sub.progress, NACK: true, Error: sub.reason(req.Error, &sentResponse{})}, nil
 	}
 	sub.newestACKed = !req.NACK && req.Nonce == sub.nonce
 	nextAmends := index+1 < len(sub.inFlight) && sub.inFlight[index+1].amends
 	f := sub.take(index)
-	answer = &Answer{Type: sub.url, Revision: f.revision, NACK: req.NACK}
+	answer = &Answer{Type: sub.url, Nonce: req.Nonce, Revision: f.revision, NACK: req.NACK}
 	if req.NACK {
 		answer.Error = sub.reason(req.Error, &f)
 		sub.resendHeartbeats(f)

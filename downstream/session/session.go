@@ -159,6 +159,9 @@ type Request struct {
 type Response struct {
 	Type  string
 	Nonce string
+	// Revision is that of the state from which the response was built; 0 for probes and heartbeats,
+	// which are about no update.
+	Revision uint64
 	// Version is SotW's version_info, Delta's system_version_info.
 	Version   string
 	Resources []*xds.Resource
@@ -189,6 +192,8 @@ type Effect struct {
 // Answer is a client's ACK or NACK of a response.
 type Answer struct {
 	Type string
+	// Nonce is that of the response; "" if the answer is none to a response of this stream.
+	Nonce string
 	// Revision is the revision of the state from which the response was built: the client has
 	// seen every update up to it. It is 0 for a probe, from which that does not follow.
 	Revision uint64
@@ -386,6 +391,7 @@ func (s *Session) address(sub *subscription, resp *Response) {
 
 func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Response {
 	s.address(sub, resp)
+	resp.Revision = revision
 	if !resp.amended {
 		resp.changed = resp.Resources
 	}

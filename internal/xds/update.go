@@ -16,6 +16,8 @@ type Update struct {
 	// RequestedAt is when the stream of the answer was opened, or its directory was read; the zero
 	// time if that is not known. Only a later request confirms removals that are held back.
 	RequestedAt time.Time
+	// ReceivedAt is when the answer was received; the zero time if that is not known.
+	ReceivedAt time.Time
 	// Resources lists new and unchanged resources, each name once. A repeated pointer shows that
 	// the resource has not changed.
 	Resources []*Resource

@@ -334,6 +334,9 @@ func (v *view) reasons(typeURL string, t *viewType) string {
 	return strings.Join(reasons, "\n")
 }
 
+// Sent implements downstream.View: what is sent is counted elsewhere.
+func (v *view) Sent(*session.Response, time.Time) {}
+
 func (v *view) Progress(p session.Progress) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

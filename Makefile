@@ -106,7 +106,7 @@ test-unit: envoy ## the tests of the packages, without test/e2e and without the 
 test-e2e: build envoy previous prometheus ## the end-to-end tests alone, never from the test cache
 	go test -count=1 -timeout 30m $(GOTESTFLAGS) ./test/e2e/...
 
-test-peers: build envoy spire ## holdfast between programs of others: go-control-plane, grpc-go, SPIRE, istiod; never from the test cache
+test-peers: build envoy spire ## holdfast between programs of others: go-control-plane, grpc-go, SPIRE, istiod, OpenTelemetry; never from the test cache
 	$(call in-each,$(peers),go test -count=1 -timeout 15m $(GOTESTFLAGS) ./...)
 
 e2e-matrix: build previous prometheus ## the end-to-end tests with every Envoy of ENVOY_MATRIX

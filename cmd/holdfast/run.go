@@ -50,7 +50,10 @@ Envoy connects to the agent with the bootstrap that ` + "`holdfast bootstrap`" +
 Envoys, and other xDS clients, may use one agent. With --bootstrap or --node-id the agent
 fetches the configuration before Envoy connects.
 
-After --, give Envoy's command line to run Envoy as a child of the agent.`
+After --, give Envoy's command line to run Envoy as a child of the agent.
+
+OpenTelemetry's variables (OTEL_EXPORTER_OTLP_ENDPOINT and others, docs/telemetry.md) switch on the
+export of metrics and of a trace of each update.`
 
 const runExample = `
 # a control plane whose certificate is signed by your own CA

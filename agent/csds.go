@@ -95,6 +95,10 @@ func clientConfig(m *group.Member, contents bool) *statusv3.ClientConfig {
 				row.ClientStatus = adminv3.ClientResourceStatus_NACKED
 				accepted, failed = r.Served, r.Current
 				row.ErrorState = &adminv3.UpdateFailureState{Details: frozen.Error()}
+			case r.FellBack:
+				row.ClientStatus = adminv3.ClientResourceStatus_NACKED
+				accepted, failed = r.Served, r.Current
+				row.ErrorState = &adminv3.UpdateFailureState{Details: "held back, because Envoy crashed with it"}
 			case r.Current == nil:
 				row.ErrorState = &adminv3.UpdateFailureState{Details: r.Err.Error()}
 			case row.ClientStatus == adminv3.ClientResourceStatus_NACKED:

@@ -144,7 +144,7 @@ func TestAStableContentWithACredentialIsNeverWrittenInTheClear(t *testing.T) {
 			t.Errorf("the credential is on disk in the clear after a rewrite (%v)", err)
 		}
 		r.restart()
-		if k = r.agent.keeper; grep(t, dir, planted) {
+		if grep(t, dir, planted) {
 			t.Error("the credential is on disk in the clear after a restart")
 		}
 	})

@@ -141,6 +141,13 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 	for node, resources := range groups {
 		all = append(all, explain.Explain(node, resources, query))
 	}
+	for _, g := range s.cfg.State.Status().Groups {
+		from := g.NotServedFrom
+		if i := slices.IndexFunc(all, func(x *explain.Explanation) bool { return x.Node == g.NodeID }); i >= 0 && !from.IsZero() && from.Before(time.Now()) {
+			all[i].Notes = append(all[i].Notes, fmt.Sprintf("Not served to clients that connected after %s, because that is --max-stale after the last contact with a control plane.",
+				from.UTC().Format("2006-01-02 15:04:05Z")))
+		}
+	}
 	if k := query.Resource; k != nil {
 		clients := s.clients(*k)
 		for _, x := range all {
@@ -195,7 +202,7 @@ func explained(r Resource) explain.Resource {
 		Facts: explain.Facts{
 			Standing: r.Standing.String(), Version: r.Version, UpstreamVersion: r.UpstreamVersion, Source: r.Source,
 			GoodVersion: r.GoodVersion, Reason: r.Reason, Error: r.Error, Deadline: r.Deadline,
-			Changed: r.Changed, Restored: r.Restored, RemovalHeldBack: r.RemovalHeldBack, Frozen: r.Frozen,
+			Changed: r.Changed, Restored: r.Restored, RemovalHeldBack: r.RemovalHeldBack, Frozen: r.Frozen, FellBack: r.FellBack,
 		},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -108,6 +109,10 @@ func TestExplainAnswersForEachNode(t *testing.T) {
 	}
 	if one := get("node=b&type=CDS&name=c"); one[0].Resource.Name != "c" || one[0].Referrers[0] != "RDS/r" {
 		t.Errorf("got %+v", one[0])
+	}
+	a.status.Groups = []Group{{NodeID: "a", NotServedFrom: time.Now().Add(-time.Hour)}, {NodeID: "b", NotServedFrom: time.Now().Add(time.Hour)}}
+	if all := get("host=h"); len(all[0].Notes) != 1 || len(all[1].Notes) != 0 || !strings.HasPrefix(all[0].Text(), "Not served to clients that connected after ") {
+		t.Errorf("what is too stale: %q, %q", all[0].Notes, all[1].Notes)
 	}
 	if none := get("node=c"); len(none) != 0 {
 		t.Errorf("got %+v", none)

@@ -322,6 +322,8 @@ type Resource struct {
 	// Frozen says that clients are not served this version because of a freeze, but GoodVersion, or
 	// nothing if that is empty. Without a Version an upstream removed the resource.
 	Frozen bool `json:"frozen,omitempty"`
+	// FellBack says the same of what is held back because Envoy crashed with it.
+	FellBack bool `json:"fell_back,omitempty"`
 	// Body is the content, which must not be modified; nil for an alias without a resource.
 	Body *anypb.Any `json:"-"`
 }
@@ -331,7 +333,7 @@ func (r *Resource) Served() bool { return r.served() != nil }
 
 // served returns the content that clients get.
 func (r *Resource) served() *anypb.Any {
-	if r.GoodVersion != "" && r.Good != nil || r.Frozen {
+	if r.GoodVersion != "" && r.Good != nil || r.Frozen || r.FellBack {
 		return r.Good
 	}
 	return r.Body

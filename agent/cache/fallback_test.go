@@ -80,6 +80,29 @@ func TestAfterThreeCrashesWhatAllOfThemHadIsHeldBack(t *testing.T) {
 	})
 }
 
+// What explain, dump, CSDS and a rehearsal say is served, is.
+func TestTheStatusOfWhatIsHeldBackIsWhatIsServed(t *testing.T) {
+	deadly(t, func(t *testing.T, c *Cache) {
+		var got []string
+		for _, r := range c.Resources(xds.ClusterType) {
+			line := r.Name
+			for _, v := range []*xds.Resource{r.Current, r.Served} {
+				if line += " -"; v != nil {
+					line = line[:len(line)-1] + v.UpstreamVersion
+				}
+			}
+			if r.FellBack {
+				line += " held back"
+			}
+			got = append(got, line)
+		}
+		// The newest version, and what is served instead.
+		if want := []string{"a u2 u1 held back", "b - u1 held back", "c u1 - held back", "d u1 -"}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
+}
+
 // An Envoy that uses the stable versions was not sent what is held back, so it makes nothing of
 // that stable, however often it reconnects.
 func TestLivingWithTheStableVersionsDoesNotMakeTheSuspectsStable(t *testing.T) {

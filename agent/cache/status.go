@@ -100,9 +100,10 @@ type ResourceStatus struct {
 	Restored, RemovalHeldBack bool
 	// Unused says that no client subscribes to it, although there are clients: it is kept for those to come.
 	Unused bool
-	// Frozen says that because of a freeze Served is served, nil for nothing, and not Item.
-	Frozen bool
-	Served *xds.Resource
+	// Frozen says that because of a freeze Served is served, nil for nothing, and not Item; FellBack, that
+	// it is so because Envoy crashed with Item.
+	Frozen, FellBack bool
+	Served           *xds.Resource
 }
 
 // Resources returns the status of all resources of a type, and of the names of which only an error
@@ -118,12 +119,26 @@ func (c *Cache) Resources(typeURL string) []ResourceStatus {
 			Name: name, Item: e.Item(), Source: c.sources.name(e.Source()), Reason: e.Reason(), Err: t.errors[name],
 			Changed: e.Changed(), Restored: e.Restored(), RemovalHeldBack: heldBack, Unused: !c.isUsed(t, name, e.Current()),
 		}
-		if pin := c.pins.Of(t.key(name)); pin != nil && !t.Hidden(e) && !sameVersion(pin.Sent(), e.Current()) {
+		if c.fallback.Active() && c.fallback.HoldsBack(t.key(name)) && !t.Hidden(e) {
+			s.FellBack, s.Served = true, e.Stable()
+		} else if pin := c.pins.Of(t.key(name)); pin != nil && !t.Hidden(e) && !sameVersion(pin.Sent(), e.Current()) {
 			s.Frozen, s.Served = true, pin.Sent()
 		}
 		out = append(out, s)
 	}
+	fellBack := make(map[string]bool)
+	if c.fallback.Active() {
+		for name := range t.removed {
+			if stable := t.removed.Stable(name); t.Entry(name) == nil && stable != nil && c.fallback.HoldsBack(t.key(name)) {
+				fellBack[name] = true
+				out = append(out, ResourceStatus{Name: name, Err: t.errors[name], FellBack: true, Served: stable})
+			}
+		}
+	}
 	for item := range c.servedPins(t) {
+		if fellBack[item.Current.Name] {
+			continue
+		}
 		pin := c.pins.Of(t.key(item.Current.Name))
 		out = append(out, ResourceStatus{
 			Name: item.Current.Name, Source: c.sources.name(pin.Source()), Reason: pin.Reason(), Err: t.errors[item.Current.Name],
@@ -131,7 +146,7 @@ func (c *Cache) Resources(typeURL string) []ResourceStatus {
 		})
 	}
 	for name, err := range t.errors {
-		if t.Entry(name) == nil && c.concerns(t, name) && (c.pins.Of(t.key(name)) == nil || c.pins.Of(t.key(name)).Absent()) {
+		if t.Entry(name) == nil && !fellBack[name] && c.concerns(t, name) && (c.pins.Of(t.key(name)) == nil || c.pins.Of(t.key(name)).Absent()) {
 			out = append(out, ResourceStatus{Name: name, Err: err})
 		}
 	}

@@ -19,6 +19,8 @@ type Query struct {
 // Explanation is the answer for the clients of one node.
 type Explanation struct {
 	Node string `json:"node"`
+	// Notes are lines about everything that the clients of the node are served. The caller sets them.
+	Notes []string `json:"notes,omitempty"`
 	// Answers are those to a request.
 	Answers *Answers `json:"request,omitempty"`
 	// Resource is the tree of a resource, and Referrers are those that lead to it.
@@ -74,6 +76,9 @@ func (n *Node) contains(key Key) bool {
 // Text returns the explanation for a person.
 func (x *Explanation) Text() string {
 	var b strings.Builder
+	for _, note := range x.Notes {
+		fmt.Fprintf(&b, "%s\n\n", note)
+	}
 	switch {
 	case x.Answers != nil:
 		x.Answers.text(&b)
@@ -177,13 +182,17 @@ func (n *Node) details() (lines []string) {
 	if n.RemovalHeldBack {
 		lines = append(lines, "the control plane removed it, which is held back because it looks like an accident")
 	}
-	switch {
-	case n.Frozen && n.GoodVersion == "":
-		lines = append(lines, "frozen: clients do not get it (`holdfast status`)")
-	case n.Frozen && n.Version == "":
-		lines = append(lines, fmt.Sprintf("frozen: the control plane removed it, and clients get version %s (`holdfast status`)", n.GoodVersion))
-	case n.Frozen:
-		lines = append(lines, fmt.Sprintf("frozen: clients get version %s instead of %s (`holdfast status`)", n.GoodVersion, n.Version))
+	why := "frozen"
+	if n.FellBack {
+		why = "held back, because Envoy crashed with it"
+	}
+	switch withheld := n.Frozen || n.FellBack; {
+	case withheld && n.GoodVersion == "":
+		lines = append(lines, why+": clients do not get it (`holdfast status`)")
+	case withheld && n.Version == "":
+		lines = append(lines, fmt.Sprintf("%s: the control plane removed it, and clients get version %s (`holdfast status`)", why, n.GoodVersion))
+	case withheld:
+		lines = append(lines, fmt.Sprintf("%s: clients get version %s instead of %s (`holdfast status`)", why, n.GoodVersion, n.Version))
 	case n.GoodVersion != "":
 		lines = append(lines, fmt.Sprintf("clients get version %s instead of %s", n.GoodVersion, n.Version))
 	}

@@ -53,6 +53,22 @@ const tls = `  transport_socket: {name: tls, typed_config: {"@type": type.google
 
 const eds = "type: EDS\neds_cluster_config: {eds_config: {ads: {}}}\n"
 
+func TestWhatIsHeldBackAfterCrashesIsSaid(t *testing.T) {
+	deadly := resource(t, "CDS/deadly", "name: deadly\ntype: STATIC")
+	deadly.FellBack, deadly.GoodVersion = true, "v0"
+	none := resource(t, "CDS/new", "")
+	none.FellBack = true
+	for name, want := range map[string]string{
+		"deadly": "held back, because Envoy crashed with it: clients get version v0 instead of v1",
+		"new":    "held back, because Envoy crashed with it: clients do not get it",
+	} {
+		text := Explain("n", []Resource{deadly, none}, Query{Resource: &Key{xds.ClusterType, name}}).Text()
+		if !strings.Contains(text, want) {
+			t.Errorf("%s: want %q in\n%s", name, want, text)
+		}
+	}
+}
+
 func shop(t *testing.T) []Resource {
 	t.Helper()
 	rejected := resource(t, "CDS/bad", "name: bad\ntype: STATIC")

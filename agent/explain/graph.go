@@ -41,6 +41,7 @@ type Facts struct {
 	Source          string    `json:"source,omitempty"`
 	GoodVersion     string    `json:"good_version,omitempty"`
 	Frozen          bool      `json:"frozen,omitempty"`
+	FellBack        bool      `json:"fell_back,omitempty"`
 	Reason          string    `json:"reason,omitempty"`
 	Error           string    `json:"error,omitempty"`
 	Deadline        time.Time `json:"deadline,omitzero"`

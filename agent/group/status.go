@@ -101,7 +101,7 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 					continue
 				}
 				row := admin.Resource{Group: node, Type: t.Type, Name: r.Name, Source: r.Source, Standing: r.Status, Reason: r.Reason,
-					Changed: r.Changed, Restored: r.Restored, RemovalHeldBack: r.RemovalHeldBack, Frozen: r.Frozen}
+					Changed: r.Changed, Restored: r.Restored, RemovalHeldBack: r.RemovalHeldBack, Frozen: r.Frozen, FellBack: r.FellBack}
 				if cur := r.Current; cur != nil {
 					row.Version = cur.Version
 					if cur.UpstreamVersion != xds.OfResponse {
@@ -112,10 +112,11 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 				if r.Err != nil {
 					row.Error = r.Err.Error()
 				}
-				if r.Frozen && r.Served != nil {
+				withheld := r.Frozen || r.FellBack
+				if withheld && r.Served != nil {
 					row.GoodVersion, row.Good = r.Served.Version, r.Served.Body
 				}
-				if !r.Frozen && r.Acked != nil && r.Acked.Version != r.Current.Version {
+				if !withheld && r.Acked != nil && r.Acked.Version != r.Current.Version {
 					row.GoodVersion, row.Good = r.Acked.Version, r.Acked.Body
 				}
 				if !yield(row) {

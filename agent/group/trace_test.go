@@ -52,7 +52,9 @@ func tree(spans tracetest.SpanStubs, typeURL string) (lines []string) {
 		return out
 	}
 	of := func(s tracetest.SpanStub) bool {
-		return slices.ContainsFunc(s.Attributes, func(a attribute.KeyValue) bool { return a.Key == "xds.type" && a.Value.AsString() == xds.Short(typeURL) })
+		return slices.ContainsFunc(s.Attributes, func(a attribute.KeyValue) bool {
+			return a.Key == "xds.type" && a.Value.AsString() == xds.Short(typeURL)
+		})
 	}
 	slices.SortStableFunc(spans, func(a, b tracetest.SpanStub) int { return a.StartTime.Compare(b.StartTime) })
 	for _, s := range spans {

@@ -74,7 +74,8 @@ func (s Status) Problems() []Problem {
 	if s.Storage != nil {
 		lost := s.Storage.Lost
 		for _, r := range lost[:min(maxMissing, len(lost))] {
-			lines.add("%s %s is missing until a control plane answers, because it was not stored: %s", r.Type, r.Name, r.Reason)
+			lines.add("%s %s is missing until a control plane answers, because it was not stored: %s; `holdfast explain%s %s` shows what needs it",
+				r.Type, r.Name, r.Reason, s.at(), quoted(r.Type+"/"+r.Name))
 		}
 		lines.addIf(len(lost) > maxMissing, "… and %d more of them", len(lost)-maxMissing)
 	}
@@ -85,7 +86,7 @@ func (s Status) Problems() []Problem {
 				since = "not connected for " + age(s.Now, u.Since)
 			}
 			n := len(lines)
-			lines.warnIf(u.LastError != "" && !u.Connected, "upstream %s: %s, %s: %s", u.Name, since, plural(u.Attempts, "attempt"), u.LastError)
+			lines.warnIf(u.LastError != "" && !u.Connected, "upstream %s: %s, %s: %s; `holdfast events%s` shows how it went", u.Name, since, plural(u.Attempts, "attempt"), u.LastError, s.at())
 			lines.since(n, u.Since)
 		}
 		n := len(lines)
@@ -113,10 +114,16 @@ func (s Status) Problems() []Problem {
 		for _, t := range g.Types {
 			dump := fmt.Sprintf("`holdfast dump%s --type %s` shows", s.at(), t.Type)
 			nacked, suspect := t.Resources[xds.Nacked.String()], t.Resources[xds.Suspect.String()]
-			lines.warnIf(t.Withheld > 0, "%s: %s held back because they look like an accident", t.Type, plural(t.Withheld, "removal"))
-			lines.warnIf(t.Errors > 0, "%s: control plane did not provide %s%s: %s the errors",
-				t.Type, plural(t.Errors, "requested resource"), t.errorNames(), dump)
-			n, lasts := len(lines), lasting(s.Now, t.NotAccepted)
+			n := len(lines)
+			lines.warnIf(t.Withheld > 0, "%s: %s held back because they look like an accident%s: %s which (removal_held_back)",
+				t.Type, plural(t.Withheld, "removal"), lasting(s.Now, t.WithheldSince), dump)
+			lines.since(n, t.WithheldSince)
+			n = len(lines)
+			lines.warnIf(t.Errors > 0, "%s: control plane did not provide %s%s%s: %s the errors",
+				t.Type, plural(t.Errors, "requested resource"), t.errorNames(), lasting(s.Now, t.ErrorsSince), dump)
+			lines.since(n, t.ErrorsSince)
+			n = len(lines)
+			lasts := lasting(s.Now, t.NotAccepted)
 			lines.addIf(nacked > 0, "%s: %s NACKed by clients of node %q%s: %s why", t.Type, plural(nacked, "resource"), g.NodeID, lasts, dump)
 			lines.warnIf(suspect > 0, "%s: a response was NACKed by clients of node %q%s, and %s may be the cause: %s why",
 				t.Type, g.NodeID, lasts, plural(suspect, "resource"), dump)
@@ -124,12 +131,12 @@ func (s Status) Problems() []Problem {
 		}
 	}
 	if p := s.Publishing; p != nil {
-		lines.warnIf(p.Error != "", "seed not published to %s: %s", p.Place, p.Error)
+		lines.warnIf(p.Error != "", "seed not published to %s: %s; `holdfast events%s` shows since when", p.Place, p.Error, s.at())
 	}
 	for _, st := range s.Streams {
 		for _, kind := range slices.SortedFunc(maps.Keys(st.Unanswered), compareShort) {
 			n := len(lines)
-			lines.warnIf(s.Now.Sub(st.Unanswered[kind]) >= noAnswer, "stream %d of node %q: the client has not answered for %s for %s: it hangs, or a cluster that it warms waits for something", st.ID, st.NodeID, kind, age(s.Now, st.Unanswered[kind]))
+			lines.warnIf(s.Now.Sub(st.Unanswered[kind]) >= noAnswer, "stream %d of node %q: the client has not answered for %s for %s: it hangs, or a cluster that it warms waits for something, which `/init_dump` of Envoy's admin interface shows", st.ID, st.NodeID, kind, age(s.Now, st.Unanswered[kind]))
 			lines.since(n, st.Unanswered[kind])
 		}
 	}

@@ -272,6 +272,9 @@ type Type struct {
 	// Errors counts the names for which an upstream reported an error, did not answer, or sent an
 	// unusable resource, and has not corrected it since.
 	Errors int `json:"errors"`
+	// ErrorsSince is since when there are some, WithheldSince since when removals are held back.
+	ErrorsSince   time.Time `json:"errors_since,omitzero"`
+	WithheldSince time.Time `json:"withheld_since,omitzero"`
 	// ErrorNames are some of these names; the server sets it.
 	ErrorNames []string `json:"error_names,omitempty"`
 	// Withheld counts removals that are held back because they look like an accident. Expired counts

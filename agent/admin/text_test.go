@@ -42,8 +42,8 @@ Problems
   node "web-1\x1b[2J": Envoy disconnected 3 times in a row within a minute of its start: look at its log, it may be crashing
   CDS: 1 resource NACKed by clients of node "web-1\x1b[2J": ` + "`holdfast dump --type CDS`" + ` shows why
   state on disk: changes are in memory only, since 1m ago: no space left
-  upstream cp-a:18000: not connected for 3m, 7 attempts: connection refused
-  CDS: 5 removals held back because they look like an accident
+  upstream cp-a:18000: not connected for 3m, 7 attempts: connection refused; ` + "`holdfast events`" + ` shows how it went
+  CDS: 5 removals held back because they look like an accident: ` + "`holdfast dump --type CDS`" + ` shows which (removal_held_back)
   state on disk: state-6.log.corrupt was set aside and is not used: delete it, or stop holdfast and rename it back
   file a.yaml: line 3: unknown field (its last valid content stays in use)
 
@@ -94,8 +94,8 @@ func TestAnEmptyStatusIsSaidInWords(t *testing.T) {
 func TestAnUpstreamThatNeverConnectedIsSaidInWords(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for want, since := range map[string]time.Time{
-		"upstream a:1: never connected, 2 attempts: refused":      {},
-		"upstream a:1: not connected for 5s, 2 attempts: refused": now.Add(-5 * time.Second),
+		"upstream a:1: never connected, 2 attempts: refused; `holdfast events` shows how it went":      {},
+		"upstream a:1: not connected for 5s, 2 attempts: refused; `holdfast events` shows how it went": now.Add(-5 * time.Second),
 	} {
 		var b strings.Builder
 		s := Status{Now: now, Groups: []Group{{Upstreams: []Upstream{{Name: "a:1", Attempts: 2, LastError: "refused", Since: since}}}}}

@@ -150,6 +150,7 @@ type table struct {
 	pending     pending.Updates[*Watch]
 	removed     probation.Removed
 	errors      map[string]error // by name, the last error of a source
+	errorsSince time.Time        // since when there are errors, if there are
 	updated     time.Time        // when a source last answered; the zero time for never
 	nacks       uint64           // of cached contents
 	expired     uint64           // resources whose TTL ended
@@ -164,6 +165,13 @@ type table struct {
 }
 
 type entry = contents.Entry
+
+func (t *table) setError(name string, err error) {
+	if len(t.errors) == 0 {
+		t.errorsSince = time.Now()
+	}
+	t.errors[name] = err
+}
 
 func (t *table) key(name string) xds.Key { return xds.Key{Type: t.URL, Name: name} }
 
@@ -256,7 +264,8 @@ func (c *Cache) apply(u xds.Update, answer func(nack error), numbered func(revis
 	}
 	t.updated = time.Now()
 	if err := t.Check(u, contents.Limits{Resources: c.cfg.MaxResources, Bytes: c.cfg.MaxBytes}, !c.guard.Active()); err != nil {
-		t.errors[""], t.rejectedFrom = err, c.sources.id(u.Source)
+		t.setError("", err)
+		t.rejectedFrom = c.sources.id(u.Source)
 		return c.awaitAnswer(t, answer, nil, err)
 	}
 	t.SetAnswered()
@@ -313,7 +322,7 @@ func (c *Cache) noteErrors(t *table, u xds.Update, ch *changes) {
 			continue // a server need not send what has not changed
 		}
 		if _, ok := t.errors[e.Name]; ok || len(t.errors) < maxErrors {
-			t.errors[e.Name] = e.Err
+			t.setError(e.Name, e.Err)
 		}
 	}
 }

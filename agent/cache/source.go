@@ -60,7 +60,7 @@ func (c *Cache) withoutLocal(t *table, u xds.Update) xds.Update {
 	u.Resources = without(u.Resources, func(r *xds.Resource) bool {
 		is := local(r.Name)
 		if is && len(t.errors) < maxErrors {
-			t.errors[r.Name] = errLocal
+			t.setError(r.Name, errLocal)
 		}
 		return is
 	})

@@ -21,10 +21,12 @@ type TypeStatus struct {
 	Subscribed, Leased int
 	// Updated is when a source last answered a request for the type; the zero time for never.
 	Updated time.Time
-	// Errors counts the names with an error of a source.
-	Errors int
-	// RemovalsHeldBack counts the removals that are held back (Guard).
+	// Errors counts the names with an error of a source; ErrorsSince is since when there are some.
+	Errors      int
+	ErrorsSince time.Time
+	// RemovalsHeldBack counts the removals that are held back (Guard), since HeldBackSince.
 	RemovalsHeldBack int
+	HeldBackSince    time.Time
 	// Expired counts the resources whose TTL ended.
 	Expired uint64
 }
@@ -60,6 +62,12 @@ func (c *Cache) Status() []TypeStatus {
 		}
 		for _, e := range t.All() {
 			s.Resources[e.Status()]++
+		}
+		if s.Errors > 0 {
+			s.ErrorsSince = t.errorsSince
+		}
+		if s.RemovalsHeldBack > 0 {
+			s.HeldBackSince = c.guard.Since()
 		}
 		out = append(out, s)
 	}

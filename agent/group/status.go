@@ -34,7 +34,7 @@ func (g *Group) Status() admin.Group {
 			Type: xds.Short(t.Type), TypeURL: t.Type, Knowledge: t.Knowledge.String(),
 			Resources:     make(map[string]int, len(t.Resources)),
 			Subscriptions: t.Subscribed, Leased: t.Leased, Errors: t.Errors, LastUpdate: t.Updated,
-			Withheld: t.RemovalsHeldBack, Expired: t.Expired,
+			Withheld: t.RemovalsHeldBack, Expired: t.Expired, ErrorsSince: t.ErrorsSince, WithheldSince: t.HeldBackSince,
 		}
 		if t.Wildcard {
 			row.Subscriptions++

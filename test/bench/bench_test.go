@@ -40,7 +40,7 @@ func TestEveryKindOfCaseDeliversWithEveryTarget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kinds := "^(delta-update-of-20|sotw-push-of-200|sotw-push-of-200-delta-client|delta-rate|clients-3|memory-500.*|cpu.*|reconnect.*|start.*|outage|client-never-acks|streams.*|scaling.*)$"
+	kinds := "^(delta-update-of-20|sotw-push-of-200|sotw-push-of-200-delta-client|delta-rate.*|clients-3|memory-500.*|cpu.*|reconnect.*|start.*|outage|client-never-acks|streams.*|scaling.*)$"
 	var table, progress bytes.Buffer
 	err = command(t.Context(), []string{"-quick", "-cases", kinds, "-holdfast", holdfast, "-out", out, "-plots", dir}, &table, &progress)
 	if err != nil {

@@ -18,9 +18,12 @@ func footprintCases(p *plan) []measurement {
 		cases = append(cases, measurement{name: fmt.Sprintf("memory-%d", n), rounds: 2, on: processes, run: memoryOf(n, 0)})
 	}
 	largest := p.memorySizes[len(p.memorySizes)-1]
+	for _, s := range storedSetups {
+		cases = append(cases, measurement{name: "cpu-delta-updates-" + s.name, rounds: 3, on: isHoldfast, versus: "cpu-delta-updates", run: cpuOfUpdates(s.setup)})
+	}
 	return append(cases,
 		measurement{name: fmt.Sprintf("memory-%d-in-parts", largest), rounds: 2, on: agents, run: memoryOf(largest, p.part)},
-		measurement{name: "cpu-delta-updates", rounds: 3, on: processes, run: cpuOfUpdates},
+		measurement{name: "cpu-delta-updates", rounds: 3, on: processes, run: cpuOfUpdates(setup{})},
 		measurement{name: "cpu-sotw-push", rounds: 3, on: processes, run: cpuOfPushes})
 }
 
@@ -68,10 +71,12 @@ func memoryOf(n, part int) func(context.Context, *plan, target) ([]sample, error
 }
 
 // cpuOfUpdates measures CPU time per 1,000 Delta updates, one after another.
-func cpuOfUpdates(ctx context.Context, p *plan, t target) ([]sample, error) {
-	const resources = 100
-	used, err := cpuOf(ctx, p, t, setup{upstream: delta, resources: resources}, delta, p.warmUp, p.cpuUpdates)
-	return []sample{{"per-1000", "s", used.Seconds() / float64(p.cpuUpdates) * 1000}}, err
+func cpuOfUpdates(s setup) func(context.Context, *plan, target) ([]sample, error) {
+	s.upstream, s.resources = delta, 100
+	return func(ctx context.Context, p *plan, t target) ([]sample, error) {
+		used, err := cpuOf(ctx, p, t, s, delta, p.warmUp, p.cpuUpdates)
+		return []sample{{"per-1000", "s", used.Seconds() / float64(p.cpuUpdates) * 1000}}, err
+	}
 }
 
 // cpuOfPushes measures CPU time per 100 MB of SotW pushes with one change each.

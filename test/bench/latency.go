@@ -24,7 +24,11 @@ func latencyCases(p *plan) []measurement {
 			measurement{name: push, run: latencyOf(upstream, sotw, p.warmUpPushes(n), p.pushes(n), p.pause)},
 			measurement{name: push + "-delta-client", on: agents, versus: push, run: latencyOf(upstream, delta, p.warmUpPushes(n), p.pushes(n), p.pause)})
 	}
-	return append(cases, measurement{name: "delta-rate", run: deltaRate})
+	cases = append(cases, measurement{name: "delta-rate", run: deltaRate(setup{})})
+	for _, s := range storedSetups {
+		cases = append(cases, measurement{name: "delta-rate-" + s.name, on: isHoldfast, versus: "delta-rate", run: deltaRate(s.setup)})
+	}
+	return cases
 }
 
 // latencyOf measures single changes: from before the control plane hands the
@@ -46,11 +50,25 @@ func latencyOf(s setup, f form, warmUp, n int, pause time.Duration) func(context
 	}
 }
 
+// storedSetups are those of a holdfast that keeps its state on disk, with and without a history of former contents:
+// what both cost.
+var storedSetups = []struct {
+	name string
+	setup
+}{
+	{"stored", setup{stored: true}},
+	{"stored-without-history", setup{stored: true, flags: []string{"--history-bytes", "0"}}},
+}
+
 // deltaRate measures updates of different resources of which a fixed number is on
 // its way at any time.
-func deltaRate(ctx context.Context, p *plan, t target) ([]sample, error) {
-	const resources = 1000 // many more than are in flight: no two are of one resource
-	r, c, err := filled(ctx, t, setup{upstream: delta, resources: resources}, delta)
+func deltaRate(s setup) func(context.Context, *plan, target) ([]sample, error) {
+	s.upstream, s.resources = delta, 1000 // many more than are in flight: no two are of one resource
+	return func(ctx context.Context, p *plan, t target) ([]sample, error) { return rate(ctx, p, t, s) }
+}
+
+func rate(ctx context.Context, p *plan, t target, s setup) ([]sample, error) {
+	r, c, err := filled(ctx, t, s, delta)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +87,7 @@ func deltaRate(ctx context.Context, p *plan, t target) ([]sample, error) {
 				failed <- nil
 				return
 			}
-			if _, err := r.cp.change(r.typeURL, i%resources); err != nil {
+			if _, err := r.cp.change(r.typeURL, i%s.resources); err != nil {
 				cancel(err)
 				failed <- err
 				return

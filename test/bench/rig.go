@@ -19,7 +19,8 @@ type setup struct {
 	resources int
 	forgetful bool
 	part      int
-	stored    bool // the target keeps state on disk
+	stored    bool     // the target keeps state on disk
+	flags     []string // further ones of holdfast
 }
 
 // A rig is a control plane, a target and its clients.
@@ -65,7 +66,7 @@ func (r *rig) launch() error {
 	if r.stored {
 		state = r.dir + "/state"
 	}
-	in, err := r.t.start(r.dir, r.cp.path, r.upstream, state)
+	in, err := r.t.start(r.dir, r.cp.path, r.upstream, state, r.flags)
 	if err == nil {
 		r.in = in
 	}

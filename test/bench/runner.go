@@ -29,8 +29,9 @@ type measurement struct {
 	run    func(ctx context.Context, p *plan, t target) ([]sample, error)
 }
 
-func agents(t target) bool    { return t.agent }
-func processes(t target) bool { return t.argv != nil }
+func agents(t target) bool     { return t.agent }
+func isHoldfast(t target) bool { return t.admin }
+func processes(t target) bool  { return t.argv != nil }
 
 // runner measures, and says on progress how it goes.
 type runner struct {

@@ -31,6 +31,7 @@ type wiring struct {
 	socket, upstream, admin string
 	form                    form // of the control plane
 	state                   string
+	flags                   []string // further ones of holdfast
 }
 
 var direct = target{name: "direct"}
@@ -47,6 +48,7 @@ func holdfastTarget(binary string, profile profiling) target {
 	return target{name: "holdfast", agent: true, admin: true, profile: profile, argv: func(w wiring) []string {
 		argv := []string{binary, "run", "--upstream", holdfastAddress(w.upstream), "--upstream-plaintext", "--upstream-protocol", string(w.form),
 			"--socket", w.socket, "--admin", "unix:" + w.admin, "--health", "", "--state-dir", w.state, "--log-level", "warn"}
+		argv = append(argv, w.flags...)
 		if profile.dir != "" {
 			argv = append(argv, "--pprof") // which binaries to compare with may not know
 		}
@@ -100,12 +102,12 @@ type instance struct {
 }
 
 // start starts a target in a directory.
-func (t target) start(dir, upstream string, f form, state string) (*instance, error) {
+func (t target) start(dir, upstream string, f form, state string, flags []string) (*instance, error) {
 	in := &instance{target: t, socket: upstream}
 	if t.argv == nil {
 		return in, nil
 	}
-	in.wiring = wiring{socket: filepath.Join(dir, t.name+".sock"), upstream: upstream, admin: filepath.Join(dir, "admin.sock"), form: f, state: state}
+	in.wiring = wiring{socket: filepath.Join(dir, t.name+".sock"), upstream: upstream, admin: filepath.Join(dir, "admin.sock"), form: f, state: state, flags: flags}
 	in.socket = in.wiring.socket
 	_ = os.Remove(in.socket) // of an instance before
 	in.begun = time.Now()

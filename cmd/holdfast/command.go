@@ -72,7 +72,7 @@ func newRoot(p process) *cobra.Command {
 		Args:          cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if asked, _ := cmd.Flags().GetBool("version"); asked {
-				return printVersion(p.stdout, false)
+				return printVersion(p.stdout, "table")
 			}
 			if len(args) == 0 {
 				return errors.New("no command: `holdfast help` lists them")

@@ -42,7 +42,7 @@ func newEvents() *command {
 	flags.StringVar(&f.Node, "node", "", "`ID` of the node of the clients; empty: all")
 	flags.BoolVarP(&follow, "follow", "f", false, "go on with the events to come")
 	flags.StringVar(&dir, "offline", "", "read the events from this `DIR`, the --state-dir of an agent, instead of asking an agent")
-	c.section("Output").VarP(oneOf(&output, "table", "json", "yaml"), "output", "o", "output format; json is one object a line")
+	c.section("Output").VarP(formatOf(&output, "table", "json", "yaml"), "output", "o", "output format; json is one object a line")
 	c.callAgent(func(ctx context.Context, client admin.Client) error {
 		if since != "" {
 			at, err := admin.ParseTime(since, time.Now())

@@ -50,7 +50,7 @@ func newExplain() *command {
 	flags.StringVar(&q.Method, "method", "GET", "`METHOD` of the request")
 	flags.Var(each(&q.Headers, admin.ParseHeader), "header", "`NAME:VALUE` of a header of the request")
 	c.section("Which clients").StringVar(&q.Node, "node", "", "`ID` of the node of the clients; empty: all nodes")
-	c.section("Output").VarP(oneOf(&output, "table", "json", "yaml"), "output", "o", "output format")
+	c.addOutput(&output, "table", "json", "yaml")
 	c.callAgentOrState(func(ctx context.Context, client admin.Client) error {
 		if err := target(&q, c.argument); err != nil {
 			return err

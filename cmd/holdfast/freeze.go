@@ -41,6 +41,8 @@ func newFreeze() *command {
 	flags.StringVar(&q.Reason, "reason", "", "`TEXT` that status, log and control plane show, of at most 200 bytes")
 	flags.Var(numberOf(&q.For, 0, notNegative), "for", "remind after this `DURATION` (such as 2h) in status and readyz; nothing ends by itself. 0: never")
 	flags.BoolVar(&q.ACK, "freeze-ack", false, "ACK what the control plane sends, for a control plane that does not cope with NACKs. It then shows as accepted what Envoy does not have")
+	var output string
+	c.addOutput(&output, "table", "json", "yaml")
 	c.callAgent(func(ctx context.Context, client admin.Client) error {
 		for _, name := range c.arguments {
 			if _, err := admin.ParseType(name); err != nil {
@@ -55,13 +57,29 @@ func newFreeze() *command {
 		if err != nil {
 			return failed(err)
 		}
-		return failed(writeFreezes(c.OutOrStdout(), status))
+		return failed(writeFreezes(c.OutOrStdout(), status, output))
 	})
 	return c
 }
 
-// writeFreezes writes a line for each node whose clients' configuration is frozen.
-func writeFreezes(w io.Writer, status admin.Status) error {
+// writeFreezes writes what is frozen, for each node.
+func writeFreezes(w io.Writer, status admin.Status, format string) error {
+	type frozen struct {
+		Node   string        `json:"node"`
+		Freeze *admin.Freeze `json:"freeze"`
+	}
+	all := []frozen{}
+	for _, g := range status.Groups {
+		if g.Freeze != nil {
+			all = append(all, frozen{g.NodeID, g.Freeze})
+		}
+	}
+	switch format {
+	case "json":
+		return writeJSON(w, all)
+	case "yaml":
+		return writeYAML(w, all)
+	}
 	for _, g := range status.Groups {
 		if g.Freeze != nil {
 			if _, err := fmt.Fprintf(w, "node %q: %s\n", g.NodeID, admin.Printable(g.Freeze.Line(status.Now, ""))); err != nil {
@@ -110,7 +128,7 @@ func newRollback() *command {
 	flags.StringVar(&q.Reason, "reason", "", "`TEXT` that status, log and control plane show, of at most 200 bytes")
 	flags.BoolVar(&q.Partial, "partial", false, "roll back although something is missing, which stays as it is")
 	flags.BoolVar(&q.DryRun, "dry-run", false, "show what would change")
-	c.section("Output").VarP(oneOf(&output, "table", "json", "yaml"), "output", "o", "output format")
+	c.addOutput(&output, "table", "json", "yaml")
 	c.callAgent(func(ctx context.Context, client admin.Client) error {
 		for _, name := range c.arguments {
 			if _, err := admin.ParseName(name); err != nil {

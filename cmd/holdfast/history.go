@@ -36,7 +36,7 @@ func newHistory() *command {
 	flags := c.section("Which versions")
 	flags.StringVar(&since, "since", "", "only names that changed since this `TIME` (2026-01-31T02:55:00Z) or within this duration (1h)")
 	flags.StringVar(&node, "node", "", "`ID` of the node of the clients; empty: all nodes")
-	c.section("Output").VarP(oneOf(&output, "table", "json", "yaml"), "output", "o", "output format")
+	c.addOutput(&output, "table", "json", "yaml")
 	c.callAgentOrState(func(ctx context.Context, client admin.Client) error {
 		f := admin.HistoryFilter{Node: node}
 		if len(c.arguments) > 1 {
@@ -161,7 +161,7 @@ func newDiff() *command {
 	flags.StringVar(&since, "since", "", "compare everything that Envoy accepted since this `TIME` (2026-01-31T02:55:00Z) or within this duration (1h) with what it had before")
 	flags.StringVar(&node, "node", "", "`ID` of the node of the clients; empty: all nodes")
 	flags = c.section("Output")
-	flags.VarP(oneOf(&output, "text", "json", "yaml"), "output", "o", "output format")
+	c.addOutput(&output, "table", "json", "yaml")
 	flags.Var(oneOf(&color, "auto", "always", "never"), "color", "colour the differences; auto: on a terminal, unless NO_COLOR is set")
 	c.callAgentOrState(func(ctx context.Context, client admin.Client) error {
 		d := &differ{client: client, node: node, out: c.OutOrStdout(), color: wantsColor(color, c.OutOrStdout()), format: output}
@@ -225,7 +225,7 @@ func (d *differ) since(ctx context.Context, at time.Time) error {
 	if err != nil {
 		return err
 	}
-	if len(all) == 0 && d.format == "text" {
+	if len(all) == 0 && d.format == "table" {
 		_, err := fmt.Fprintf(d.out, "nothing that Envoy had accepted has changed since %s\n", at.UTC().Format(time.RFC3339))
 		return err
 	}
@@ -288,7 +288,7 @@ func (d *differ) contents(ctx context.Context, resource, which string) ([]admin.
 }
 
 func (d *differ) write(found admin.Difference) error {
-	if d.format != "text" {
+	if d.format != "table" {
 		d.found = append(d.found, found)
 		return nil
 	}

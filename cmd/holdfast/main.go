@@ -81,24 +81,27 @@ Resources of types that this API does not contain are served as well.`
 
 func newVersion() *command {
 	c := newCommand("version", "show versions", versionLong, "\nholdfast version\nholdfast version -o json")
-	var asJSON bool
-	c.section("Output").VarP(either(&asJSON, "text", "json"), "output", "o", "output format")
+	var output string
+	c.addOutput(&output, "table", "json", "yaml")
 	c.run = func(_ context.Context, warnings []string) error {
 		warn(c, warnings)
-		return printVersion(c.OutOrStdout(), asJSON)
+		return printVersion(c.OutOrStdout(), output)
 	}
 	return c
 }
 
-// printVersion writes the versions, as text or json.
-func printVersion(w io.Writer, asJSON bool) error {
+// printVersion writes the versions.
+func printVersion(w io.Writer, format string) error {
 	v := struct {
 		Version  string `json:"version"`
 		Go       string `json:"go"`
 		EnvoyAPI string `json:"envoy_api"`
 	}{version, runtime.Version(), apiVersion()}
-	if asJSON {
+	switch format {
+	case "json":
 		return failed(writeJSON(w, v))
+	case "yaml":
+		return failed(writeYAML(w, v))
 	}
 	_, err := fmt.Fprintf(w, "holdfast %s\ngo       %s\nEnvoy API (go-control-plane) %s\n", v.Version, v.Go, v.EnvoyAPI)
 	return failed(err)

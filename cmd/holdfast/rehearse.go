@@ -48,7 +48,7 @@ func newRehearse(p process) *command {
 	flags := c.section("What is tried")
 	flags.Var(numberOf(&live, 0, notNegative), "live", "cut the running agent off from its control planes for this `DURATION` (1s to 1h), and watch what happens. 0: nothing is tried")
 	prove.add(flags)
-	c.section("Output").VarP(oneOf(&output, "table", "json", "yaml"), "output", "o", "output format")
+	c.addOutput(&output, "table", "json", "yaml")
 	c.callAgent(func(ctx context.Context, client admin.Client) error {
 		switch {
 		case live > 0 && prove.prove:

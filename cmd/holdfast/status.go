@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,11 +10,14 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent"
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
 
 const statusLong = `Show the state of the running agent: first problems, then the control planes, the cached
@@ -42,7 +47,7 @@ func newStatus() *command {
 	var output string
 	var check, watch bool
 	flags := c.section("Output")
-	flags.VarP(oneOf(&output, "text", "json", "yaml"), "output", "o", "output format")
+	c.addOutput(&output, "table", "json", "yaml")
 	flags.BoolVar(&check, "check", false, "fail if there is a problem of the level error")
 	flags.BoolVarP(&watch, "watch", "w", false, "show it again every two seconds, until interrupted")
 	c.callAgent(func(ctx context.Context, client admin.Client) error {
@@ -100,8 +105,8 @@ func checkStatus(status admin.Status) error {
 	return errors.New(strings.Join(texts, "\n  "))
 }
 
-const dumpLong = `Show the resources in the cache of the running agent, as JSON: their names, versions,
-content and sources, and the reason if Envoy NACKed one.
+const dumpLong = `Show the resources in the cache of the running agent: their names, versions, content and
+sources, and the reason if Envoy NACKed one. A table has no contents.
 
 [redacted] replaces fields that Envoy's API marks as sensitive (keys, passwords), literal
 values of headers that contain credentials (authorization, cookie, x-api-key, …-token),
@@ -114,7 +119,10 @@ holdfast dump
 
 # the clusters; one route configuration
 holdfast dump --type CDS
-holdfast dump --type RDS --name local_route`
+holdfast dump --type RDS --name local_route
+
+# what there is, without contents
+holdfast dump -o table`
 
 func newDump() *command {
 	c := newCommand("dump", "show the resources in the cache of the running agent, redacted", dumpLong, dumpExample)
@@ -122,16 +130,61 @@ func newDump() *command {
 	flags := c.section("Which resources")
 	flags.StringVar(&typeName, "type", "", "`TYPE` of the resources, a short name (CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, RTDS, ECDS, …) or a type URL; empty: all types")
 	flags.StringVar(&name, "name", "", "`NAME` of the resource; empty: all")
-	c.section("Output").VarP(oneOf(&output, "json"), "output", "o", "output format")
+	c.addOutput(&output, "json", "yaml", "table")
 	c.callAgentOrState(func(ctx context.Context, client admin.Client) error {
 		if typeName != "" {
 			if _, err := admin.ParseType(typeName); err != nil {
 				return err
 			}
 		}
-		return failed(client.Dump(ctx, c.OutOrStdout(), typeName, name))
+		return failed(writeDump(ctx, client, c.OutOrStdout(), typeName, name, output))
 	})
 	return c
+}
+
+// writeDump writes the resources of an agent. JSON is written as it comes.
+func writeDump(ctx context.Context, client admin.Client, w io.Writer, typeName, name, format string) error {
+	if format == "json" {
+		return client.Dump(ctx, w, typeName, name)
+	}
+	var text bytes.Buffer
+	if err := client.Dump(ctx, &text, typeName, name); err != nil {
+		return err
+	}
+	if format == "yaml" {
+		out, err := yamlproto.Block(text.Bytes())
+		if err == nil {
+			_, err = w.Write(out)
+		}
+		return err
+	}
+	var dump struct {
+		Resources []struct {
+			Type, Name, Version, Source, Standing, Reason, Error string
+			GoodVersion                                          string    `json:"good_version"`
+			FellBack                                             bool      `json:"fell_back"`
+			Frozen                                               bool      `json:"frozen"`
+			Changed                                              time.Time `json:"changed"`
+		}
+	}
+	if err := json.Unmarshal(text.Bytes(), &dump); err != nil {
+		return fmt.Errorf("the dump of %s: %w", client.Addr, err)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "TYPE\tNAME\tSTANDING\tVERSION\tSERVED\tSINCE\tSOURCE\tPROBLEM")
+	for _, r := range dump.Resources {
+		served := r.GoodVersion
+		if !r.Frozen && !r.FellBack && r.Standing != xds.Nacked.String() {
+			served = cmp.Or(served, r.Version)
+		}
+		since := "-"
+		if !r.Changed.IsZero() {
+			since = r.Changed.UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", admin.Printable(r.Type), admin.Printable(r.Name), r.Standing, cmp.Or(r.Version, "-"),
+			cmp.Or(served, "-"), since, admin.Printable(cmp.Or(r.Source, "-")), admin.Printable(cmp.Or(r.Reason, r.Error, "-")))
+	}
+	return t.Flush()
 }
 
 // callAgent adds --admin to a command, which calls do with a client of the running agent.

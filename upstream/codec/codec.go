@@ -81,7 +81,8 @@ func (c *Codec) Unmarshal(data mem.BufferSlice, v any) error {
 func (c *Codec) sotw(data mem.BufferSlice, m *discoveryv3.DiscoveryResponse) error {
 	var resources []*anypb.Any
 	var before order
-	rest := c.split(data, func(r reader) bool {
+	var of header
+	rest := c.split(data, &of, func(r reader) bool {
 		a, ok := c.any(r, reader{}, &before)
 		if !ok {
 			return false
@@ -93,7 +94,9 @@ func (c *Codec) sotw(data mem.BufferSlice, m *discoveryv3.DiscoveryResponse) err
 		resources = append(resources, a)
 		return true
 	})
-	if err := proto.Unmarshal(rest, m); err != nil {
+	m.Reset()
+	m.VersionInfo, m.TypeUrl, m.Nonce = of.version, of.typeURL, of.nonce
+	if err := merge(rest, m); err != nil {
 		return err
 	}
 	m.Resources = append(resources, m.Resources...)
@@ -108,26 +111,53 @@ func (c *Codec) sotw(data mem.BufferSlice, m *discoveryv3.DiscoveryResponse) err
 
 func (c *Codec) delta(data mem.BufferSlice, m *discoveryv3.DeltaDiscoveryResponse) error {
 	var resources []*discoveryv3.Resource
-	rest := c.split(data, func(r reader) bool {
+	var of header
+	rest := c.split(data, &of, func(r reader) bool {
 		res, ok := c.resource(r)
 		if ok {
 			resources = append(resources, res)
 		}
 		return ok
 	})
-	if err := proto.Unmarshal(rest, m); err != nil {
+	m.Reset()
+	m.SystemVersionInfo, m.TypeUrl, m.Nonce = of.version, of.typeURL, of.nonce
+	if err := merge(rest, m); err != nil {
 		return err
 	}
 	m.Resources = append(resources, m.Resources...)
 	return nil
 }
 
-// split calls one with each resource of a response, and returns the other fields in wire form. If
-// one returns false for a resource, or something is malformed, the result also contains
+// merge decodes further fields of a message, of which most responses have none.
+func merge(rest []byte, m proto.Message) error {
+	if len(rest) == 0 {
+		return nil
+	}
+	return proto.UnmarshalOptions{Merge: true}.Unmarshal(rest, m)
+}
+
+// header has the fields that every response has.
+type header struct{ version, typeURL, nonce string }
+
+// field returns the field of a number in both kinds of response; nil for another one.
+func (h *header) field(num protowire.Number) *string {
+	switch num {
+	case 1:
+		return &h.version
+	case 4:
+		return &h.typeURL
+	case 5:
+		return &h.nonce
+	}
+	return nil
+}
+
+// split decodes the header of a response, calls one with each resource, and returns the other fields in
+// wire form. If one returns false for a resource, or something is malformed, the result also contains
 // everything from there on. That is correct because decoding two parts of a message, and
 // appending the second result to the first, decodes the whole message. The result is valid until
 // the next message.
-func (c *Codec) split(data mem.BufferSlice, one func(reader) bool) (rest []byte) {
+func (c *Codec) split(data mem.BufferSlice, of *header, one func(reader) bool) (rest []byte) {
 	rest = c.rest[:0]
 	defer func() {
 		if c.rest = rest; cap(rest) > maxRest {
@@ -148,6 +178,20 @@ func (c *Codec) split(data mem.BufferSlice, one func(reader) bool) (rest []byte)
 			if !ok || !one(inner) {
 				return start.appendTo(rest, start.left)
 			}
+		case ok && typ == protowire.BytesType && of.field(num) != nil:
+			inner, ok := r.message()
+			var text string
+			switch to := of.field(num); {
+			case !ok:
+			case to == &of.typeURL:
+				text, ok = c.url(inner)
+			default:
+				text, ok = inner.text()
+			}
+			if !ok {
+				return start.appendTo(rest, start.left)
+			}
+			*of.field(num) = text
 		case ok && r.skip(typ):
 			rest = start.appendTo(rest, start.left-r.left)
 		default:

@@ -257,19 +257,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		a.awaitEnd(ctx, failed)
 		return nil
 	})
-	for _, run := range []func(context.Context){a.watch, a.undoDrain, a.orphans.Run, a.keepSockets, a.publishSeeds} {
-		eg.Go(func() error {
-			run(failed)
-			return nil
-		})
-	}
-	notifying, endNotifying := context.WithCancel(failed)
-	defer context.AfterFunc(ctx, endNotifying)()
-	eg.Go(func() error {
-		defer endNotifying()
-		a.notifySystemd(notifying)
-		return nil
-	})
+	defer a.attend(ctx, failed, eg)()
 	eg.Go(func() error { return a.surface.Run(late) })
 	a.events.Restore() // after the directory was opened
 	a.cfg.Log.Info("started", "version", a.cfg.Version)
@@ -311,6 +299,24 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 		a.cfg.Log.Error("stopped", "err", err)
 	}
 	return err
+}
+
+// attend runs what accompanies the service until serving ends; systemd is told until ctx ends. The returned
+// function is called when all of it has ended.
+func (a *Agent) attend(ctx, serving context.Context, eg *errgroup.Group) (release func() bool) {
+	for _, run := range []func(context.Context){a.watch, a.undoDrain, a.orphans.Run, a.keepSockets, a.publishSeeds} {
+		eg.Go(func() error {
+			run(serving)
+			return nil
+		})
+	}
+	notifying, endNotifying := context.WithCancel(serving)
+	eg.Go(func() error {
+		defer endNotifying()
+		a.notifySystemd(notifying)
+		return nil
+	})
+	return context.AfterFunc(ctx, endNotifying)
 }
 
 // serveClients serves clients until ctx ends; rest may be nil.

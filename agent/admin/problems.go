@@ -80,55 +80,7 @@ func (s Status) Problems() []Problem {
 		lines.addIf(len(lost) > maxMissing, "… and %d more of them", len(lost)-maxMissing)
 	}
 	for _, g := range s.Groups {
-		for _, u := range g.Upstreams {
-			since := "never connected"
-			if !u.Since.IsZero() {
-				since = "not connected for " + age(s.Now, u.Since)
-			}
-			n := len(lines)
-			lines.warnIf(u.LastError != "" && !u.Connected, "upstream %s: %s, %s: %s; `holdfast events%s` shows how it went", u.Name, since, plural(u.Attempts, "attempt"), u.LastError, s.at())
-			lines.since(n, u.Since)
-		}
-		n := len(lines)
-		if g.Seed != nil {
-			lines.warnIf(g.Seed.Used, "node %q: %s", g.NodeID, g.Seed.line(s.Now))
-			lines.addIf(g.Seed.Error != "", "node %q: no control plane answers, nothing is stored, and the seed cannot be used: %s", g.NodeID, g.Seed.Error)
-			lines.since(n, g.Seed.Since)
-		}
-		n = len(lines)
-		if g.Freeze != nil {
-			lines.warnIf(true, "node %q: %s", g.NodeID, g.Freeze.Line(s.Now, s.at()))
-			lines.since(n, g.Freeze.Since)
-		}
-		n = len(lines)
-		if g.Fallback != nil {
-			lines.add("node %q: %s", g.NodeID, g.Fallback.line(s.Now, s.at()))
-			lines.since(n, g.Fallback.Since)
-		}
-		lines.addIf(g.ShortLives > 0, "node %q: Envoy disconnected %d times in a row within a minute of its start: look at its log, it may be crashing", g.NodeID, g.ShortLives)
-		for _, d := range g.Dangling[:min(maxMissing, len(g.Dangling))] {
-			lines.add("%s %s leads to the cluster %s, which the control plane did not send: requests to it get 503, unless Envoy's bootstrap has it; `holdfast explain%s %s` shows more",
-				d.Type, d.Name, d.Cluster, s.at(), quoted(d.Type+"/"+d.Name))
-		}
-		lines.addIf(g.DanglingTotal > maxMissing, "… and %d more clusters that are not there", g.DanglingTotal-maxMissing)
-		for _, t := range g.Types {
-			dump := fmt.Sprintf("`holdfast dump%s --type %s` shows", s.at(), t.Type)
-			nacked, suspect := t.Resources[xds.Nacked.String()], t.Resources[xds.Suspect.String()]
-			n := len(lines)
-			lines.warnIf(t.Withheld > 0, "%s: %s held back because they look like an accident%s: %s which (removal_held_back)",
-				t.Type, plural(t.Withheld, "removal"), lasting(s.Now, t.WithheldSince), dump)
-			lines.since(n, t.WithheldSince)
-			n = len(lines)
-			lines.warnIf(t.Errors > 0, "%s: control plane did not provide %s%s%s: %s the errors",
-				t.Type, plural(t.Errors, "requested resource"), t.errorNames(), lasting(s.Now, t.ErrorsSince), dump)
-			lines.since(n, t.ErrorsSince)
-			n = len(lines)
-			lasts := lasting(s.Now, t.NotAccepted)
-			lines.addIf(nacked > 0, "%s: %s NACKed by clients of node %q%s: %s why", t.Type, plural(nacked, "resource"), g.NodeID, lasts, dump)
-			lines.warnIf(suspect > 0, "%s: a response was NACKed by clients of node %q%s, and %s may be the cause: %s why",
-				t.Type, g.NodeID, lasts, plural(suspect, "resource"), dump)
-			lines.since(n, t.NotAccepted)
-		}
+		lines = append(lines, s.groupProblems(g)...)
 	}
 	if p := s.Publishing; p != nil {
 		lines.warnIf(p.Error != "", "seed not published to %s: %s; `holdfast events%s` shows since when", p.Place, p.Error, s.at())
@@ -146,6 +98,60 @@ func (s Status) Problems() []Problem {
 		lines.warnIf(true, "file %s: %s (its last valid content stays in use)", f.Name, f.Error)
 	}
 	slices.SortStableFunc(lines, func(a, b Problem) int { return strings.Compare(string(a.Level), string(b.Level)) }) // "error" first
+	return lines
+}
+
+// groupProblems lists the problems of one group.
+func (s Status) groupProblems(g Group) (lines problems) {
+	for _, u := range g.Upstreams {
+		since := "never connected"
+		if !u.Since.IsZero() {
+			since = "not connected for " + age(s.Now, u.Since)
+		}
+		n := len(lines)
+		lines.warnIf(u.LastError != "" && !u.Connected, "upstream %s: %s, %s: %s; `holdfast events%s` shows how it went", u.Name, since, plural(u.Attempts, "attempt"), u.LastError, s.at())
+		lines.since(n, u.Since)
+	}
+	n := len(lines)
+	if g.Seed != nil {
+		lines.warnIf(g.Seed.Used, "node %q: %s", g.NodeID, g.Seed.line(s.Now))
+		lines.addIf(g.Seed.Error != "", "node %q: no control plane answers, nothing is stored, and the seed cannot be used: %s", g.NodeID, g.Seed.Error)
+		lines.since(n, g.Seed.Since)
+	}
+	n = len(lines)
+	if g.Freeze != nil {
+		lines.warnIf(true, "node %q: %s", g.NodeID, g.Freeze.Line(s.Now, s.at()))
+		lines.since(n, g.Freeze.Since)
+	}
+	n = len(lines)
+	if g.Fallback != nil {
+		lines.add("node %q: %s", g.NodeID, g.Fallback.line(s.Now, s.at()))
+		lines.since(n, g.Fallback.Since)
+	}
+	lines.addIf(g.ShortLives > 0, "node %q: Envoy disconnected %d times in a row within a minute of its start: look at its log, it may be crashing", g.NodeID, g.ShortLives)
+	for _, d := range g.Dangling[:min(maxMissing, len(g.Dangling))] {
+		lines.add("%s %s leads to the cluster %s, which the control plane did not send: requests to it get 503, unless Envoy's bootstrap has it; `holdfast explain%s %s` shows more",
+			d.Type, d.Name, d.Cluster, s.at(), quoted(d.Type+"/"+d.Name))
+	}
+	lines.addIf(g.DanglingTotal > maxMissing, "… and %d more clusters that are not there", g.DanglingTotal-maxMissing)
+	for _, t := range g.Types {
+		dump := fmt.Sprintf("`holdfast dump%s --type %s` shows", s.at(), t.Type)
+		nacked, suspect := t.Resources[xds.Nacked.String()], t.Resources[xds.Suspect.String()]
+		n := len(lines)
+		lines.warnIf(t.Withheld > 0, "%s: %s held back because they look like an accident%s: %s which (removal_held_back)",
+			t.Type, plural(t.Withheld, "removal"), lasting(s.Now, t.WithheldSince), dump)
+		lines.since(n, t.WithheldSince)
+		n = len(lines)
+		lines.warnIf(t.Errors > 0, "%s: control plane did not provide %s%s%s: %s the errors",
+			t.Type, plural(t.Errors, "requested resource"), t.errorNames(), lasting(s.Now, t.ErrorsSince), dump)
+		lines.since(n, t.ErrorsSince)
+		n = len(lines)
+		lasts := lasting(s.Now, t.NotAccepted)
+		lines.addIf(nacked > 0, "%s: %s NACKed by clients of node %q%s: %s why", t.Type, plural(nacked, "resource"), g.NodeID, lasts, dump)
+		lines.warnIf(suspect > 0, "%s: a response was NACKed by clients of node %q%s, and %s may be the cause: %s why",
+			t.Type, g.NodeID, lasts, plural(suspect, "resource"), dump)
+		lines.since(n, t.NotAccepted)
+	}
 	return lines
 }
 

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"fmt"
 	"log/slog"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,4 +91,47 @@ func TestFormerContentsAreReadAsTheyWereWritten(t *testing.T) {
 
 func header(name, value string) *corev3.HeaderValueOption {
 	return &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: name, Value: value}}
+}
+
+// Where a route changes all the time, most of what it was is dropped before it is written. What is kept is written in the
+// end, also if the agent ends.
+func TestFormerContentsAreWrittenInAFiftiethOfTheTime(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.cfg.Node, r.cfg.Group.Cache.HistoryBytes = node("web-1"), 1<<20
+		d := r.servesFrom(&fakeDisk{})
+		d.slow(20 * time.Millisecond)
+		former := func() (n int) {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			for _, record := range d.records {
+				if set, ok := record.(store.Set); ok && set.Entry.Content != nil {
+					if _, _, ok := historyOf(set.Key.Group); ok {
+						n++
+					}
+				}
+			}
+			return n
+		}
+		change := func(i int) {
+			r.cp.Set(xdstest.TextRoute("r1", fmt.Sprint(i)))
+			r.pass(100 * time.Millisecond)
+		}
+		change(0)
+		if n := former(); n != 1 {
+			t.Fatalf("%d former contents are written after one change", n)
+		}
+		const changes = 200 // in 20 s
+		for i := range changes {
+			change(i + 1)
+		}
+		// Ten at first, and then one each second.
+		if n := former(); n < 10 || n > 45 {
+			t.Errorf("%d former contents are written of %d", n, changes)
+		}
+		r.stop()
+		last := d.records[len(d.records)-1]
+		if set, ok := last.(store.Set); !ok || !strings.Contains(set.Entry.Content.Body.String(), fmt.Sprint(changes-1)) {
+			t.Errorf("the last record is %v", last)
+		}
+	})
 }

@@ -390,6 +390,10 @@ func (k *keeper) run(ctx context.Context) error {
 	wake.Loop(ctx, k.wake, func() (next time.Time) {
 		k.writing.Lock()
 		err := k.write()
+		next = time.Now().Add(contactEvery)
+		if k.versionsDue {
+			next = k.versionsAt
+		}
 		k.writing.Unlock()
 		if err != nil {
 			wake.Sleep(ctx, pause)
@@ -397,10 +401,7 @@ func (k *keeper) run(ctx context.Context) error {
 			return time.Now()
 		}
 		pause = minDiskPause
-		if k.versionsDue {
-			return k.versionsAt
-		}
-		return time.Now().Add(contactEvery)
+		return next
 	})
 	k.writing.Lock()
 	defer k.writing.Unlock()

@@ -34,7 +34,8 @@ const DefaultBytes = 16 << 20
 const recordBytes = 160
 
 // Settle is how long after the first accepted content of a type its names are not new: clients
-// accept the first configuration in several responses.
+// accept the first configuration in several responses. At takes such a name for one that was there from the
+// first on, so that a rollback to that time keeps it.
 const Settle = 10 * time.Second
 
 // Short is the time for which a content must have lasted to be kept like any other.
@@ -146,7 +147,6 @@ func (a *Archive) Replaced(k xds.Key, was *xds.Resource, now time.Time) {
 		a.settles[k.Type] = now.Add(Settle)
 	}
 	if was == nil && now.Before(a.settles[k.Type]) {
-		a.beginLater(k.Type, now)
 		return
 	}
 	r := Record{Until: now.UTC().Round(0)} // comparable, as after a restart

@@ -101,7 +101,10 @@ func (a *Agent) RollBack(q admin.RollbackRequest) ([]admin.Rollback, error) {
 // lastChange returns a time just before the last change of what a freeze would freeze; the zero time if
 // none is recorded. Contents that were accepted within sameChange of the next one belong to one change.
 func lastChange(members []*group.Member, o cache.Freeze) time.Time {
-	var times []time.Time
+	// A span is the time of one change, or of several whose contents are not kept: those of a name that
+	// changed more often than the history is long.
+	type span struct{ from, to time.Time }
+	var spans []span
 	for _, m := range members {
 		for _, k := range m.Cache().Changed(time.Time{}) {
 			if !o.Frozen(k) {
@@ -109,26 +112,31 @@ func lastChange(members []*group.Member, o cache.Freeze) time.Time {
 			}
 			versions, _ := m.Cache().Versions(k.Type, k.Name)
 			frozen, _ := m.Cache().Frozen()
-			for _, v := range versions {
+			for i, v := range versions {
 				if frozen != nil && !frozen.RolledBackTo.IsZero() && !v.Until.Before(frozen.RolledBackTo) {
 					continue // the next rollback goes back further
 				}
+				if i > 0 && v.From.After(versions[i-1].Until) {
+					spans = append(spans, span{versions[i-1].Until, v.From})
+				}
 				if !v.Until.IsZero() {
-					times = append(times, v.Until)
+					spans = append(spans, span{v.Until, v.Until})
 				}
 			}
 		}
 	}
-	if len(times) == 0 {
+	if len(spans) == 0 {
 		return time.Time{}
 	}
-	slices.SortFunc(times, func(a, b time.Time) int { return b.Compare(a) })
-	first := times[0]
-	for _, at := range times {
-		if first.Sub(at) > sameChange {
+	slices.SortFunc(spans, func(a, b span) int { return b.to.Compare(a.to) })
+	first := spans[0].from
+	for _, s := range spans {
+		if first.Sub(s.to) > sameChange {
 			break
 		}
-		first = at
+		if s.from.Before(first) {
+			first = s.from
+		}
 	}
 	return first.Add(-time.Nanosecond)
 }

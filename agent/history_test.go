@@ -11,6 +11,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
+	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/cache"
 	"github.com/holdfast-xds/holdfast/agent/cache/archive"
 	"github.com/holdfast-xds/holdfast/agent/store"
@@ -132,6 +133,33 @@ func TestFormerContentsAreWrittenInAFiftiethOfTheTime(t *testing.T) {
 		last := d.records[len(d.records)-1]
 		if set, ok := last.(store.Set); !ok || !strings.Contains(set.Entry.Content.Body.String(), fmt.Sprint(changes-1)) {
 			t.Errorf("the last record is %v", last)
+		}
+	})
+}
+
+// A route flaps for 20 s and is then broken: what somebody wants back is what it was before it flapped, though most of
+// what it was in between is not kept.
+func TestARollbackGoesBackBeforeABurst(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.cfg.Node, r.cfg.Group.Cache.HistoryBytes = node("web-1"), 1<<20
+		r.start()
+		c := r.whole(r.cfg.Node)
+		r.pass(time.Minute)
+		r.cp.Set(xdstest.TextRoute("r1", "good"))
+		r.pass(time.Minute)
+		good := c.Versions(xds.RouteType)["r1"]
+		for i := range 200 {
+			r.cp.Set(xdstest.TextRoute("r1", fmt.Sprint(i)))
+			r.pass(100 * time.Millisecond)
+		}
+		r.cp.Set(xdstest.TextRoute("r1", "broken"))
+		r.pass(time.Second)
+		if _, err := r.agent.RollBack(admin.RollbackRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(time.Second)
+		if got := c.Versions(xds.RouteType)["r1"]; got != good {
+			t.Errorf("the route is %s, want %s: %+v", got, good, r.agent.History(admin.HistoryFilter{}))
 		}
 	})
 }

@@ -268,6 +268,7 @@ func (k *keeper) load(loaded *store.Loaded) {
 		case there == nil:
 			k.groups[name] = g
 		case there.live != nil:
+			there.live.Cache().RestoreUnstored(k.lostOf(name))
 			there.live.Cache().Restore(g.saved, g.facts)
 			there.live.Cache().RestoreVersions(g.versions)
 		default: // the group was created and closed before the state was read, and is newer
@@ -349,6 +350,7 @@ func (k *keeper) adopt(m *group.Member, name string) {
 		k.groups[name] = g
 	}
 	g.live, g.journal = m, m.Cache().Journal(k.wake, k.opened && k.disk.Status().Durable)
+	m.Cache().RestoreUnstored(k.lostOf(name))
 	m.Cache().Restore(g.saved, g.facts)
 	m.Cache().RestoreVersions(g.versions)
 	if !g.contact.IsZero() {
@@ -356,6 +358,16 @@ func (k *keeper) adopt(m *group.Member, name string) {
 	}
 	g.saved, g.facts, g.versions = nil, nil, nil
 	wake.Signal(k.wake)
+}
+
+// lostOf returns the names of a group that the agent before did not store. Called under mu.
+func (k *keeper) lostOf(group string) (names []xds.Key) {
+	for key := range k.lost {
+		if key.Group == group {
+			names = append(names, xds.Key{Type: key.Type, Name: key.Name})
+		}
+	}
+	return names
 }
 
 // leave makes a group that is closed dormant.

@@ -149,3 +149,36 @@ func TestAStableContentWithACredentialIsNeverWrittenInTheClear(t *testing.T) {
 		}
 	})
 }
+
+// What is frozen and could not be stored is served as the control plane sends it after a restart: nothing would be an
+// outage, and not a freeze.
+func TestAFrozenResourceWithACredentialIsServedAfterARestart(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.keepIn(t.TempDir())
+		route := xdstest.Route("r1", "c1")
+		route.RequestHeadersToAdd = []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: "authorization", Value: "Bearer PLANTED-TOKEN-0123456789"}}}
+		cluster := xdstest.Cluster("c2", "")
+		cluster.HealthChecks = []*corev3.HealthCheck{{HealthChecker: &corev3.HealthCheck_HttpHealthCheck_{HttpHealthCheck: &corev3.HealthCheck_HttpHealthCheck{
+			Path: "/", RequestHeadersToAdd: route.RequestHeadersToAdd,
+		}}}}
+		r.cp.Set(route, cluster, xdstest.CLA("c2", "127.0.0.1:1"))
+		r.start()
+		r.whole(r.cfg.Node)
+		r.pass(2 * time.Minute)
+		if err := r.agent.Freeze(admin.FreezeRequest{Reason: "test"}); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(time.Second)
+		for range 2 { // it is frozen after each restart
+			r.restart()
+			again := r.whole(r.cfg.Node)
+			r.pass(30 * time.Second)
+			r.holds(again, xds.ClusterType, "c1", "c2")
+			r.holds(again, xds.RouteType, "r1")
+		}
+		r.cp.Set(xdstest.StaticCluster("late", "127.0.0.1:1"))
+		again := r.whole(r.cfg.Node)
+		r.pass(30 * time.Second)
+		r.holds(again, xds.ClusterType, "c1", "c2")
+	})
+}

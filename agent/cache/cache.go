@@ -128,8 +128,9 @@ type Cache struct {
 	deadlines *expiry.Deadlines[xds.Key] // of resources with a TTL
 	guard     *guard.Guard
 	fallback  *fallback.Fallback
-	frozen    *freeze.Order // nil if nothing is frozen
-	pins      freeze.Pins   // without a freeze there are none
+	frozen    *freeze.Order        // nil if nothing is frozen
+	unstored  map[xds.Key]struct{} // names of RestoreUnstored, until the freeze ends
+	pins      freeze.Pins          // without a freeze there are none
 	archive   *archive.Archive
 	// requestAgain is since when the sources must have requested everything once more because a freeze
 	// ended; the zero time for never.

@@ -232,6 +232,31 @@ func TestAFallbackSurvivesARestart(t *testing.T) {
 	})
 }
 
+// A stable content with a secret may not be on disk. To serve nothing in its place would be worse than what the control
+// plane sends.
+func TestASuspectWhoseStableContentIsLostIsServedAgain(t *testing.T) {
+	var b Batch
+	deadly(t, func(t *testing.T, c *Cache) {
+		j := c.Journal(make(chan struct{}, 1), true)
+		b = j.All()
+		j.Done(nil)
+	})
+	for _, lost := range []bool{false, true} {
+		running(t, Config{FallbackEnabled: true}, func(t *testing.T, c *Cache) {
+			saved, want := slices.Clone(b.Resources), "1"
+			if lost {
+				saved, want = slices.DeleteFunc(saved, func(s Saved) bool { return s.Name == "a" }), "2"
+			}
+			c.Restore(saved, b.Facts)
+			c.ServeRestored()
+			complete(c, xds.ClusterType, "a@2", "c@1", "d@1")
+			serves(t, c, xds.ClusterType, "a", want)
+			serves(t, c, xds.ClusterType, "b", "1") // its removal is held back
+			serves(t, c, xds.ClusterType, "c", "")  // nothing was ever stable
+		})
+	}
+}
+
 func TestWhatIsNoEvidenceHoldsNothingBack(t *testing.T) {
 	type step struct {
 		does  func(w *Watch)

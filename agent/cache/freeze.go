@@ -30,7 +30,7 @@ func (c *Cache) Freeze(o Freeze) error {
 }
 
 func (c *Cache) beginFreeze(o *freeze.Order) {
-	c.frozen = o
+	c.frozen, c.unstored = o, nil
 	c.persistFact(FreezeFact, xds.Key{})
 	c.wakeRun()
 }
@@ -43,7 +43,7 @@ func (c *Cache) Unfreeze() bool {
 	if c.frozen == nil {
 		return false
 	}
-	c.frozen = nil
+	c.frozen, c.unstored = nil, nil
 	c.persistFact(FreezeFact, xds.Key{})
 	changed := make(changesByType)
 	for k, pin := range c.pins.Clear() {
@@ -107,6 +107,8 @@ func (c *Cache) pin(t *table, name string, r *xds.Resource, ch *changes) (frozen
 	case e != nil:
 		c.setPin(k, &freeze.Pin{History: e.Clone()})
 		return isFrozen
+	case c.isUnstored(k):
+		return false
 	case t.NotFound(name) || t.names.Requested(xds.Wildcard) && t.Knowledge() != xds.Unknown:
 		c.setPin(k, &freeze.Pin{NotFound: t.NotFound(name)})
 		return true
@@ -249,7 +251,7 @@ func (c *Cache) restorePins(saved []Saved, pinned map[xds.Key]string, now time.T
 			continue
 		}
 		for name, e := range t.All() {
-			if k := t.key(name); !e.Restored() && !there[k] && c.pins.Of(k) == nil && !c.local(k) {
+			if k := t.key(name); !e.Restored() && !there[k] && c.pins.Of(k) == nil && !c.local(k) && !c.isUnstored(k) {
 				c.setPin(k, &freeze.Pin{NotFound: true})
 				changed.of(t).add(name, e.Current())
 			}

@@ -57,10 +57,11 @@ const (
 )
 
 // yes is the value of a fact that has no other. suspectVersion precedes the version of a suspect,
-// which is empty for an absence.
+// which is empty for an absence; suspectStable follows it if a stable content is served in its place.
 const (
 	yes            = "yes"
 	suspectVersion = "version="
+	suspectStable  = " stable"
 )
 
 // Fact is something to remember beside the resources. It has a value.
@@ -452,6 +453,9 @@ func (c *Cache) fact(f Fact) string {
 		return formatTimes(c.fallback.Times())
 	case SuspectFact:
 		if version, ok := c.fallback.Suspects()[k]; ok {
+			if t.stable(k.Name) != nil {
+				return suspectVersion + version + suspectStable
+			}
 			return suspectVersion + version
 		}
 	case AccidentFact:

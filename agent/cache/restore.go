@@ -19,9 +19,13 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	pinned := make(map[xds.Key]string)
+	hadStable := make(map[xds.Key]bool) // suspects in whose place a stable content was served
 	for f, value := range facts {
-		if f.Kind == PinnedFact {
-			pinned[xds.Key{Type: f.Type, Name: f.Name}] = value
+		switch k := (xds.Key{Type: f.Type, Name: f.Name}); f.Kind {
+		case PinnedFact:
+			pinned[k] = value
+		case SuspectFact:
+			hadStable[k] = strings.HasSuffix(value, suspectStable)
 		}
 		c.restoreFact(f, value, now)
 	}
@@ -38,10 +42,14 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 	}
 	c.restorePins(saved, pinned, now)
 	// A suspect that no client had ACKed is not on disk. It stays a suspect, because the control
-	// plane is about to send it again.
-	c.fallback.FinishRestore(func(k xds.Key) bool {
+	// plane is about to send it again. But nothing is better than a suspect only if there was nothing
+	// before: a stable content with a secret may not have been stored.
+	c.fallback.FinishRestore(func(k xds.Key, version string) bool {
 		t := c.table(k.Type)
-		return t.Entry(k.Name) != nil || t.removed.Stable(k.Name) != nil
+		if version == "" {
+			return t.Entry(k.Name) != nil || t.removed.Stable(k.Name) != nil
+		}
+		return !hadStable[k] || t.stable(k.Name) != nil
 	})
 	c.finishRestoreGuard(removed)
 	// Only now all subscriptions are known.
@@ -56,6 +64,25 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 		}
 	}
 	c.wakeRun()
+}
+
+// RestoreUnstored says, before Restore, which names had a content that could not be stored. If they are frozen,
+// that content is not known any more: they are served as the sources send them, because nothing would be
+// worse.
+func (c *Cache) RestoreUnstored(names []xds.Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range names {
+		if c.unstored == nil {
+			c.unstored = make(map[xds.Key]struct{})
+		}
+		c.unstored[k] = struct{}{}
+	}
+}
+
+func (c *Cache) isUnstored(k xds.Key) bool {
+	_, is := c.unstored[k]
+	return is
 }
 
 // growTables allocates room for the restored resources.
@@ -98,7 +125,7 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 	t, k := c.table(f.Type), xds.Key{Type: f.Type, Name: f.Name}
 	switch f.Kind {
 	case SuspectFact:
-		version, _ := strings.CutPrefix(value, suspectVersion)
+		version, _ := strings.CutPrefix(strings.TrimSuffix(value, suspectStable), suspectVersion)
 		c.fallback.Restore(k, version)
 	case SubscribedFact:
 		// A reconnecting client may not say that it subscribes to the wildcard (protocol.md V9).

@@ -212,7 +212,7 @@ func (c *Cache) ofTime(k xds.Key, at time.Time) (r *xds.Resource, why string) {
 	case state == archive.Unknown && k.Type == xds.SecretType:
 		return nil, "former secrets are not kept"
 	case state == archive.Unknown:
-		return nil, "this version is not kept any more: see --history-bytes"
+		return nil, "what it was then is not kept: the history has 10 versions of a name, those that lasted longest, and --history-bytes in all"
 	}
 	r, _ = c.at(k, at)
 	return r, ""
@@ -224,7 +224,7 @@ func (c *Cache) ofVersion(k xds.Key, version string) (r *xds.Resource, why strin
 			continue
 		}
 		if record.Resource == nil {
-			return nil, "version " + version + " is not kept any more: see --history-bytes"
+			return nil, "version " + version + " is not kept: the history has 10 versions of a name, and --history-bytes in all"
 		}
 		return record.Resource, ""
 	}

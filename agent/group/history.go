@@ -54,7 +54,7 @@ func (g *Group) History(f admin.HistoryFilter) (all []admin.NameHistory) {
 }
 
 // errNoHistory explains why a former content is not known.
-var errNoHistory = errors.New("is not known, or not kept any more (--history-bytes): `holdfast history` shows what is")
+var errNoHistory = errors.New("is not known, or not kept (10 versions of a name, those that lasted longest, and --history-bytes in all): `holdfast history` shows what is")
 
 // Content returns a content of a name: one of admin.Contents but "stored", a time or a version; nil for none.
 func (g *Group) Content(k xds.Key, which string) (r *xds.Resource, err error) {

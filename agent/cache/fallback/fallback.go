@@ -182,11 +182,11 @@ func (f *Fallback) RestoreTimes(since, until time.Time) {
 	f.since, f.until = since, until
 }
 
-// FinishRestore forgets the restored absences for which servable returns false, because nothing can
-// be served in their place, and ends the fallback if no suspect remains.
-func (f *Fallback) FinishRestore(servable func(xds.Key) bool) {
+// FinishRestore forgets the restored suspects for which servable returns false, because what was served in
+// their place is not there any more, and ends the fallback if no suspect remains.
+func (f *Fallback) FinishRestore(servable func(k xds.Key, version string) bool) {
 	for k, version := range f.suspects {
-		if version == "" && !servable(k) {
+		if !servable(k, version) {
 			delete(f.suspects, k)
 			f.changed(k)
 		}

@@ -148,7 +148,7 @@ func TestAFallbackIsRestoredWithWhatCanBeServed(t *testing.T) {
 		f.RestoreTimes(since, until)
 		f.Restore(key("b"), "")
 		f.Restore(key("c"), "1")
-		f.FinishRestore(func(k xds.Key) bool { return k == key("b") })
+		f.FinishRestore(func(k xds.Key, version string) bool { return version != "" || k == key("b") })
 		got := slices.SortedFunc(maps.Keys(f.Suspects()), func(a, b xds.Key) int { return strings.Compare(a.Name, b.Name) })
 		if !slices.Equal(got, []xds.Key{key("b"), key("c")}) {
 			t.Errorf("held back: %v", got)
@@ -158,7 +158,7 @@ func TestAFallbackIsRestoredWithWhatCanBeServed(t *testing.T) {
 		}
 		f, _ = newFallback()
 		f.Restore(key("a"), "")
-		if f.FinishRestore(func(xds.Key) bool { return false }); f.Active() {
+		if f.FinishRestore(func(xds.Key, string) bool { return false }); f.Active() {
 			t.Error("nothing is held back, for an hour")
 		}
 	})

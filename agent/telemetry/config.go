@@ -3,8 +3,12 @@ package telemetry
 import (
 	"cmp"
 	"fmt"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+
+	"go.opentelemetry.io/otel/sdk/trace"
 )
 
 // Config says what is exported, and to whom. The zero value exports nothing.
@@ -13,6 +17,10 @@ type Config struct {
 	Traces, Metrics Protocol
 	// Version is that of holdfast, Instance what tells this agent from others: the id of its node.
 	Version, Instance string
+
+	// queue and batch are numbers of spans; secrets are not logged.
+	queue, batch int
+	secrets      [][]byte
 }
 
 // Protocol is one of OTLP's.
@@ -32,8 +40,8 @@ func (c Config) Enabled() bool { return c.Traces != "" || c.Metrics != "" }
 // says "otlp", or if it is not set and there is an endpoint. As the specification demands, a value that is
 // not supported harms nothing: it is reported as a warning, for the log.
 //
-// The other variables (endpoints, headers, certificates, timeouts, sampler, batches, interval, resource)
-// are read by the SDK.
+// The other variables (headers, certificates, timeouts, sampler, delays, resource) are read by the SDK. What
+// it would panic about, or replace by another collector, is checked here.
 func FromEnv(getenv func(string) string) (c Config, warnings []string) {
 	if strings.EqualFold(getenv("OTEL_SDK_DISABLED"), "true") {
 		return c, nil
@@ -43,18 +51,91 @@ func FromEnv(getenv func(string) string) (c Config, warnings []string) {
 		to   *Protocol
 	}{{"TRACES", &c.Traces}, {"METRICS", &c.Metrics}} {
 		exported, warning := isExported(signal.name, getenv)
-		if warning != "" {
-			warnings = append(warnings, warning)
-		}
+		warn(&warnings, warning)
 		if !exported {
 			continue
 		}
+		if warning = checkEndpoint(signal.name, getenv); warning != "" {
+			warn(&warnings, warning)
+			continue
+		}
 		*signal.to, warning = protocol(signal.name, getenv)
-		if warning != "" {
-			warnings = append(warnings, warning)
+		warn(&warnings, warning)
+		for _, variable := range []string{"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_" + signal.name + "_HEADERS"} {
+			secrets, warning := headerValues(variable, getenv(variable))
+			c.secrets = append(c.secrets, secrets...)
+			if !slices.Contains(warnings, warning) {
+				warn(&warnings, warning)
+			}
 		}
 	}
+	if c.Traces != "" {
+		var warning string
+		c.queue, warning = size("OTEL_BSP_MAX_QUEUE_SIZE", trace.DefaultMaxQueueSize, getenv)
+		warn(&warnings, warning)
+		c.batch, warning = size("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", trace.DefaultMaxExportBatchSize, getenv)
+		warn(&warnings, warning)
+		c.batch = min(c.batch, c.queue)
+	}
 	return c, warnings
+}
+
+func warn(warnings *[]string, warning string) {
+	if warning != "" {
+		*warnings = append(*warnings, warning)
+	}
+}
+
+// checkEndpoint returns what is wrong with the endpoint of a signal, without its value, which may have a password;
+// "" for nothing. The SDK would export to localhost instead.
+func checkEndpoint(signal string, getenv func(string) string) (warning string) {
+	variable := "OTEL_EXPORTER_OTLP_" + signal + "_ENDPOINT"
+	value := getenv(variable)
+	if value == "" {
+		variable = "OTEL_EXPORTER_OTLP_ENDPOINT"
+		value = getenv(variable)
+	}
+	if value == "" {
+		return ""
+	}
+	if u, err := url.Parse(value); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return variable + ": want a URL such as http://collector:4318, also for gRPC: " + strings.ToLower(signal) + " are not exported"
+	}
+	return ""
+}
+
+// headerValues returns the values of headers, and what is wrong with them, without a value. Each value is there as it is
+// written and as it is sent.
+func headerValues(variable, headers string) (values [][]byte, warning string) {
+	for pair := range strings.SplitSeq(headers, ",") {
+		_, value, ok := strings.Cut(pair, "=")
+		if !ok && strings.TrimSpace(pair) != "" {
+			warning = variable + ": want KEY=VALUE pairs with commas between them; a pair has no ="
+			value = pair
+		}
+		for _, secret := range append(strings.Fields(value), strings.TrimSpace(value)) { // "Bearer TOKEN": each alone, too
+			if decoded, err := url.PathUnescape(secret); err == nil && decoded != secret {
+				values = append(values, []byte(decoded))
+			}
+			values = append(values, []byte(secret))
+		}
+	}
+	return values, warning
+}
+
+// maxSpans is the most that the SDK's queue may have.
+const maxSpans = 1 << 20
+
+func size(variable string, otherwise int, getenv func(string) string) (n int, warning string) {
+	value := getenv(variable)
+	if value == "" {
+		return otherwise, ""
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 || n > maxSpans {
+		return otherwise, fmt.Sprintf("%s: %q: want a number from 1 to %d; %d is used", variable, value, maxSpans, otherwise)
+	}
+	return n, ""
 }
 
 func isExported(signal string, getenv func(string) string) (yes bool, warning string) {

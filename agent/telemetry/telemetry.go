@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	bridge "go.opentelemetry.io/contrib/bridges/prometheus"
 	"go.opentelemetry.io/otel"
@@ -63,6 +64,7 @@ func (t *Telemetry) Start(ctx context.Context, gatherer prometheus.Gatherer) (st
 		return func() {}
 	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(t.failed))
+	otel.SetLogger(logr.New(sink{t.log}))
 	from, err := t.resource(ctx)
 	if err != nil {
 		t.failed(err) // a part of it is known
@@ -70,15 +72,15 @@ func (t *Telemetry) Start(ctx context.Context, gatherer prometheus.Gatherer) (st
 	var ends []func(context.Context) error
 	if t.cfg.Traces != "" {
 		if exporter, err := t.traceExporter(ctx); err != nil {
-			t.log.Warn("traces cannot be exported", "protocol", string(t.cfg.Traces), "err", redact.Error(err))
+			t.log.Warn("traces cannot be exported", "protocol", string(t.cfg.Traces), "err", redact.Error(err, t.cfg.secrets...))
 		} else {
-			t.traces = trace.NewTracerProvider(trace.WithBatcher(exporter), trace.WithResource(from))
+			t.traces = trace.NewTracerProvider(trace.WithBatcher(exporter, trace.WithMaxQueueSize(t.cfg.queue), trace.WithMaxExportBatchSize(t.cfg.batch)), trace.WithResource(from))
 			ends = append(ends, t.traces.Shutdown)
 		}
 	}
 	if t.cfg.Metrics != "" {
 		if exporter, err := t.metricExporter(ctx); err != nil {
-			t.log.Warn("metrics cannot be exported", "protocol", string(t.cfg.Metrics), "err", redact.Error(err))
+			t.log.Warn("metrics cannot be exported", "protocol", string(t.cfg.Metrics), "err", redact.Error(err, t.cfg.secrets...))
 		} else {
 			reader := metric.NewPeriodicReader(exporter, metric.WithProducer(bridge.NewMetricProducer(bridge.WithGatherer(gatherer))))
 			ends = append(ends, metric.NewMeterProvider(metric.WithReader(reader), metric.WithResource(from)).Shutdown)
@@ -129,7 +131,7 @@ func (t *Telemetry) failed(err error) {
 	if bits.OnesCount64(n) == 1 {
 		level = slog.LevelWarn
 	}
-	t.log.Log(context.Background(), level, "telemetry not exported", "times", n, "err", redact.Error(err),
+	t.log.Log(context.Background(), level, "telemetry not exported", "times", n, "err", redact.Error(err, t.cfg.secrets...),
 		"todo", fmt.Sprintf("check the OTEL_EXPORTER_OTLP_… variables, and that the collector speaks %s", t.protocols()))
 }
 
@@ -141,4 +143,17 @@ func (t *Telemetry) protocols() string {
 		return string(t.cfg.Traces)
 	}
 	return fmt.Sprintf("%s for traces and %s for metrics", t.cfg.Traces, t.cfg.Metrics)
+}
+
+// sink takes the log of the SDK. Only messages are passed on: what the SDK says beside them are values of variables.
+type sink struct{ log *slog.Logger }
+
+func (sink) Init(logr.RuntimeInfo)            {}
+func (sink) Enabled(int) bool                 { return false }
+func (sink) Info(int, string, ...any)         {}
+func (s sink) WithValues(...any) logr.LogSink { return s }
+func (s sink) WithName(string) logr.LogSink   { return s }
+
+func (s sink) Error(_ error, what string, _ ...any) {
+	s.log.Warn("OpenTelemetry cannot use one of its variables", "what", what)
 }

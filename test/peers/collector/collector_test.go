@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -255,4 +258,56 @@ func listen(r *rig.Rig) net.Listener {
 	r.Check(err)
 	r.Cleanup(func() { _ = lis.Close() })
 	return lis
+}
+
+// Rubbish in the variables, and a collector that refuses and repeats the token, keep the agent neither from serving nor
+// its log clean of secrets.
+func TestRubbishInTheVariablesHarmsNothing(t *testing.T) {
+	const planted = "PLANTED-TOKEN-0123456789"
+	refuses := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = fmt.Fprintf(w, "not allowed: %s", r.Header.Get("Authorization"))
+	}))
+	defer refuses.Close()
+	for name, environ := range map[string]map[string]string{
+		"numbers":            {"OTEL_EXPORTER_OTLP_ENDPOINT": refuses.URL, "OTEL_BSP_MAX_QUEUE_SIZE": "-1", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "-1", "OTEL_METRIC_EXPORT_INTERVAL": "-1", "OTEL_BSP_SCHEDULE_DELAY": "-1", "OTEL_EXPORTER_OTLP_TIMEOUT": "x"},
+		"a huge queue":       {"OTEL_EXPORTER_OTLP_ENDPOINT": refuses.URL, "OTEL_BSP_MAX_QUEUE_SIZE": "999999999999"},
+		"a token is refused": {"OTEL_EXPORTER_OTLP_ENDPOINT": refuses.URL, "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20" + planted, "OTEL_BSP_SCHEDULE_DELAY": "50"},
+		"a colon for =":      {"OTEL_EXPORTER_OTLP_ENDPOINT": refuses.URL, "OTEL_EXPORTER_OTLP_HEADERS": "authorization: Bearer " + planted},
+		"no URL":             {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://user:" + planted + "/x%zz@127.0.0.1:1"},
+		"no certificate":     {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://127.0.0.1:1", "OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere/" + planted},
+		"a wrong sampler":    {"OTEL_EXPORTER_OTLP_ENDPOINT": refuses.URL, "OTEL_TRACES_SAMPLER": "nonsense", "OTEL_TRACES_SAMPLER_ARG": "x", "OTEL_RESOURCE_ATTRIBUTES": "a%zz,b=%zz"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := rig.New(t)
+			for variable, value := range environ {
+				t.Setenv(variable, value)
+			}
+			cp, at := xdstest.New(xdstest.Config{}), listen(r)
+			cp.Serve(at)
+			defer cp.Stop()
+			port := r.FreePort()
+			cp.Set(xdstest.Listener("l1", uint32(port), "r1"), xdstest.TextRoute("r1", "served"))
+			agent := r.StartAgent("agent", "--upstream", at.Addr().String(), "--upstream-plaintext", "--state-dir", r.Path("state"))
+			r.Serves(agent.Envoy("envoy", "delta"), fmt.Sprintf("http://127.0.0.1:%d/", port), "served")
+			r.Eventually(func() error {
+				if log := agent.Log(); !strings.Contains(log, "OTEL_") && !strings.Contains(log, "telemetry not exported") {
+					return errors.New("the log says nothing")
+				}
+				return nil
+			})
+			r.Check(agent.Stop(10 * time.Second))
+			if name == "no certificate" {
+				return // the path of a file is no secret
+			}
+			if strings.Contains(agent.Log(), planted) {
+				t.Error("the log has a secret")
+			}
+			events, err := os.ReadFile(r.Path("state/events.jsonl"))
+			r.Check(err)
+			if strings.Contains(string(events), planted) {
+				t.Error("the events on disk have a secret")
+			}
+		})
+	}
 }

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/holdfast-xds/holdfast/agent/envoy"
+	"github.com/holdfast-xds/holdfast/agent/explain"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
 )
@@ -273,17 +273,7 @@ func (t *table) row(cells ...string) {
 func (t *table) end() { _ = t.w.Flush() } // into a Buffer, which takes everything
 
 // Printable replaces characters that would move the cursor of a terminal.
-func Printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' {
-			return ' '
-		}
-		if !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, s)
-}
+func Printable(s string) string { return explain.Printable(s) }
 
 func plural(n int, what string) string {
 	if n == 1 {

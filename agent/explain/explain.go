@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -64,7 +65,7 @@ func Explain(node string, resources []Resource, q Query) *Explanation {
 
 // Known reports whether the resource that was asked about, or anything, is there.
 func (x *Explanation) Known() bool {
-	return x.Resource == nil || !x.Resource.Missing || len(x.Referrers) > 0 || x.Resource.Error != ""
+	return x.Resource == nil || !x.Resource.Missing || len(x.Referrers) > 0 || x.Resource.Error != "" || x.Resource.Frozen || x.Resource.FellBack
 }
 
 // contains reports whether a resource is in the tree.
@@ -75,9 +76,9 @@ func (n *Node) contains(key Key) bool {
 
 // Text returns the explanation for a person.
 func (x *Explanation) Text() string {
-	var b strings.Builder
+	var b printer
 	for _, note := range x.Notes {
-		fmt.Fprintf(&b, "%s\n\n", note)
+		b.printf("%s\n\n", note)
 	}
 	switch {
 	case x.Answers != nil:
@@ -85,19 +86,19 @@ func (x *Explanation) Text() string {
 	case x.Resource != nil:
 		x.Resource.text(&b, 0)
 		for _, from := range x.Referrers {
-			fmt.Fprintf(&b, "named by %s\n", from)
+			b.printf("named by %s\n", from)
 		}
 		if len(x.Clients) > 0 {
 			b.WriteString("\nsubscribed to by\n")
 		}
 		for _, line := range x.Clients {
-			fmt.Fprintf(&b, "  %s\n", line)
+			b.printf("  %s\n", line)
 		}
 		if len(x.Recent) > 0 {
 			b.WriteString("\nlately\n")
 		}
 		for _, line := range x.Recent {
-			fmt.Fprintf(&b, "  %s\n", line)
+			b.printf("  %s\n", line)
 		}
 	default:
 		for _, n := range x.Listeners {
@@ -114,44 +115,46 @@ func (x *Explanation) Text() string {
 		b.WriteString("\nreferences that lead nowhere\n")
 	}
 	for _, d := range x.Dangling {
-		fmt.Fprintf(&b, "  %s names %s, which is not known, in\n    %s\n", d.From, d.To, d.Field)
+		b.printf("  %s names %s, which is not known, in\n    %s\n", d.From, d.To, d.Field)
 	}
 	return b.String()
 }
 
-func (a *Answers) text(b *strings.Builder) {
+func (a *Answers) text(b *printer) {
 	if a.Note != "" {
-		fmt.Fprintf(b, "%s\n\n", a.Note)
+		b.printf("%s\n\n", a.Note)
 	}
 	for i, answer := range a.Answers {
 		if i > 0 {
 			b.WriteString("\n")
 		}
 		for _, s := range answer.Steps {
-			fmt.Fprintf(b, "%-20s %s\n", s.Kind, cmp.Or(strings.TrimSpace(s.Name+"  "+s.Detail), "-"))
+			b.printf("%-20s %s\n", s.Kind, cmp.Or(strings.TrimSpace(s.Name+"  "+s.Detail), "-"))
 		}
-		fmt.Fprintf(b, "→ %s\n", answer.Outcome)
+		b.printf("→ %s\n", answer.Outcome)
 	}
 }
 
 // text writes a tree, indented by its depth.
-func (n *Node) text(b *strings.Builder, depth int) {
+func (n *Node) text(b *printer, depth int) {
 	indent := strings.Repeat("  ", depth)
-	fmt.Fprintf(b, "%s%s/%s", indent, n.Type, n.Name)
+	b.printf("%s%s/%s", indent, n.Type, n.Name)
 	switch {
 	case n.HasDefault:
 		b.WriteString("  not known; Envoy uses the default")
+	case n.Missing && (n.Frozen || n.FellBack):
+		b.WriteString("  NOT SERVED")
 	case n.Missing:
 		b.WriteString("  NOT KNOWN")
 	case n.Repeated:
 		b.WriteString("  (above)")
 	}
 	if !n.Missing && n.Standing != "" && n.Standing != "accepted" {
-		fmt.Fprintf(b, "  %s", n.Standing)
+		b.printf("  %s", n.Standing)
 	}
 	b.WriteString("\n")
 	for _, detail := range n.details() {
-		fmt.Fprintf(b, "%s    %s\n", indent, detail)
+		b.printf("%s    %s\n", indent, detail)
 	}
 	shown := make(map[string]bool) // a resource that is named several times is shown once
 	for _, below := range n.Leads {
@@ -160,6 +163,31 @@ func (n *Node) text(b *strings.Builder, depth int) {
 			below.text(b, depth+1)
 		}
 	}
+}
+
+// printer writes text for a terminal: names and reasons, which others choose, have no control characters.
+type printer struct{ strings.Builder }
+
+func (p *printer) printf(format string, args ...any) {
+	for i, arg := range args {
+		if text, ok := arg.(string); ok {
+			args[i] = Printable(text)
+		}
+	}
+	fmt.Fprintf(p, format, args...)
+}
+
+// Printable returns a text with blanks for line breaks, and without control characters.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case !unicode.IsPrint(r):
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
 }
 
 // details returns what is to be said about a resource, a line each: where it is from at the top of a tree,

@@ -53,6 +53,18 @@ const tls = `  transport_socket: {name: tls, typed_config: {"@type": type.google
 
 const eds = "type: EDS\neds_cluster_config: {eds_config: {ads: {}}}\n"
 
+func TestNamesHaveNoControlCharacters(t *testing.T) {
+	evil := resource(t, "CDS/evil", "name: evil")
+	evil.Name, evil.Reason = "e\x1b[31mX\nProblems\n  none \a", "no\nsuch \x1b thing"
+	route := resource(t, "RDS/r", "name: r\nvirtual_hosts: [{name: v, domains: ['*'], routes: [{match: {prefix: /}, route: {cluster: \"a\\nb\\e\"}}]}]")
+	for _, q := range []Query{{}, {Resource: &evil.Key}, {Resource: &route.Key}, {Request: &Request{Request: routing.Request{Host: "h", Path: "/"}}}} {
+		text := Explain("n", []Resource{evil, route}, q).Text()
+		if strings.ContainsAny(text, "\x1b\a") || strings.Contains(text, "\nProblems") {
+			t.Errorf("%q", text)
+		}
+	}
+}
+
 func TestWhatIsHeldBackAfterCrashesIsSaid(t *testing.T) {
 	deadly := resource(t, "CDS/deadly", "name: deadly\ntype: STATIC")
 	deadly.FellBack, deadly.GoodVersion = true, "v0"
@@ -63,7 +75,7 @@ func TestWhatIsHeldBackAfterCrashesIsSaid(t *testing.T) {
 		"new":    "held back, because Envoy crashed with it: clients do not get it",
 	} {
 		text := Explain("n", []Resource{deadly, none}, Query{Resource: &Key{xds.ClusterType, name}}).Text()
-		if !strings.Contains(text, want) {
+		if !strings.Contains(text, want) || strings.Contains(text, "NOT KNOWN") {
 			t.Errorf("%s: want %q in\n%s", name, want, text)
 		}
 	}

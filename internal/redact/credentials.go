@@ -22,6 +22,15 @@ var credentialFinders = map[protoreflect.FullName]func(protoreflect.Message) []p
 	"envoy.config.route.v3.HeaderMatcher": headerMatcherFields,
 	"envoy.config.core.v3.HttpUri":        uriFields,
 
+	"envoy.config.core.v3.GrpcService.GoogleGrpc.CallCredentials":                                                     anyText("access_token", "google_refresh_token"),
+	"envoy.config.core.v3.GrpcService.GoogleGrpc.CallCredentials.GoogleIAMCredentials":                                anyText("authorization_token"),
+	"envoy.config.core.v3.GrpcService.GoogleGrpc.CallCredentials.ServiceAccountJWTAccessCredentials":                  anyText("json_key"),
+	"envoy.extensions.grpc_service.call_credentials.google_iam.v3.GoogleIamCredentials":                               anyText("authorization_token"),
+	"envoy.extensions.grpc_service.call_credentials.google_refresh_token.v3.GoogleRefreshTokenCredentials":            anyText("token"),
+	"envoy.extensions.grpc_service.call_credentials.service_account_jwt_access.v3.ServiceAccountJwtAccessCredentials": anyText("json_key"),
+	"envoy.extensions.grpc_service.call_credentials.access_token.v3.AccessTokenCredentials":                           anyText("token"),
+	"envoy.config.trace.v3.LightstepConfig":                                                                           inlineSource("access_token"),
+
 	"xds.type.matcher.v3.Matcher.MatcherTree":                                      matcherTreeFields,
 	"envoy.config.common.matcher.v3.Matcher.MatcherTree":                           matcherTreeFields,
 	"xds.type.matcher.v3.Matcher.MatcherList.Predicate.SinglePredicate":            predicateFields,
@@ -32,6 +41,29 @@ var credentialFinders = map[protoreflect.FullName]func(protoreflect.Message) []p
 var keyedMaps = map[protoreflect.FullName]bool{
 	"xds.type.matcher.v3.Matcher.MatcherTree.MatchMap":            true,
 	"envoy.config.common.matcher.v3.Matcher.MatcherTree.MatchMap": true,
+}
+
+// anyText returns a credentialFinder for fields that are credentials whatever their text is.
+func anyText(names ...protoreflect.Name) func(protoreflect.Message) []protoreflect.Name {
+	return func(m protoreflect.Message) (found []protoreflect.Name) {
+		for _, name := range names {
+			if text(m, name) != "" {
+				found = append(found, name)
+			}
+		}
+		return found
+	}
+}
+
+// inlineSource returns a credentialFinder for a DataSource that is a credential, unless it names a file or a variable.
+func inlineSource(name protoreflect.Name) func(protoreflect.Message) []protoreflect.Name {
+	return func(m protoreflect.Message) []protoreflect.Name {
+		source := field(m, name)
+		if source == nil || text(source, "inline_string") == "" && text(source, "inline_bytes") == "" {
+			return nil
+		}
+		return []protoreflect.Name{name}
+	}
 }
 
 func credentialFields(m protoreflect.Message) []protoreflect.Name {

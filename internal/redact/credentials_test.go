@@ -10,11 +10,15 @@ import (
 	xdstypev3 "github.com/cncf/xds/go/xds/type/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	tracev3 "github.com/envoyproxy/go-control-plane/envoy/config/trace/v3"
+	access_tokenv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/grpc_service/call_credentials/access_token/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
 func TestHeadersWithCredentials(t *testing.T) {
@@ -213,5 +217,41 @@ func TestAPrivateKeyIsHiddenInTheKeysOfAMap(t *testing.T) {
 	got := string(JSON(m))
 	if leak(got) != "" || !strings.Contains(got, `"`+Marker+`": `) || !strings.Contains(got, `"`+Marker+` 2": `) || !strings.Contains(got, `"other"`) {
 		t.Error(got)
+	}
+}
+
+// Fields of Envoy's API that hold nothing but a credential and are not marked as sensitive.
+func TestTokensOfGRPCServicesAreHidden(t *testing.T) {
+	google := func(c *corev3.GrpcService_GoogleGrpc_CallCredentials) proto.Message {
+		return &corev3.GrpcService_GoogleGrpc{TargetUri: "shown", CallCredentials: []*corev3.GrpcService_GoogleGrpc_CallCredentials{c}}
+	}
+	for name, m := range map[string]proto.Message{
+		"access token":  google(&corev3.GrpcService_GoogleGrpc_CallCredentials{CredentialSpecifier: &corev3.GrpcService_GoogleGrpc_CallCredentials_AccessToken{AccessToken: planted}}),
+		"refresh token": google(&corev3.GrpcService_GoogleGrpc_CallCredentials{CredentialSpecifier: &corev3.GrpcService_GoogleGrpc_CallCredentials_GoogleRefreshToken{GoogleRefreshToken: planted}}),
+		"IAM": google(&corev3.GrpcService_GoogleGrpc_CallCredentials{CredentialSpecifier: &corev3.GrpcService_GoogleGrpc_CallCredentials_GoogleIam{
+			GoogleIam: &corev3.GrpcService_GoogleGrpc_CallCredentials_GoogleIAMCredentials{AuthoritySelector: "shown", AuthorizationToken: planted},
+		}}),
+		"extension": &corev3.TypedExtensionConfig{Name: "shown", TypedConfig: pack(t, &access_tokenv3.AccessTokenCredentials{Token: planted})},
+		"lightstep": &tracev3.LightstepConfig{CollectorCluster: "shown", AccessToken: inline(planted)},
+	} {
+		if got := string(JSON(m)); leak(got) != "" || !strings.Contains(got, Marker) || !strings.Contains(got, "shown") {
+			t.Errorf("%s: %s", name, got)
+		}
+		var finder Finder
+		if finder.Sensitive(pack(t, m)) == "" {
+			t.Errorf("%s would be stored in the clear", name)
+		}
+	}
+	if got := string(JSON(&tracev3.LightstepConfig{AccessToken: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: "/shown"}}})); !strings.Contains(got, "/shown") {
+		t.Errorf("the name of a file is no secret: %s", got)
+	}
+}
+
+// A name that no longer exists in Envoy's API would hide nothing.
+func TestTypesWithCredentialsExist(t *testing.T) {
+	for name := range credentialFinders {
+		if _, err := envoytypes.Resolver.FindMessageByName(name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

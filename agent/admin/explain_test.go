@@ -79,7 +79,8 @@ func TestStatusNamesClustersThatAreNotThere(t *testing.T) {
 }
 
 func TestNamesInCommandsAreQuotedForAShell(t *testing.T) {
-	for name, want := range map[string]string{"RDS/http.8080": "RDS/http.8080", "RDS/inbound|80||": "'RDS/inbound|80||'", "RDS/it's": `'RDS/it'\''s'`, "LDS/0.0.0.0_80": "LDS/0.0.0.0_80"} {
+	for name, want := range map[string]string{"RDS/http.8080": "RDS/http.8080", "RDS/inbound|80||": "'RDS/inbound|80||'", "RDS/it's": `'RDS/it'\''s'`, "LDS/0.0.0.0_80": "LDS/0.0.0.0_80",
+		"LDS/l\n<b>\"'\x1b": `$'LDS/l\n<b>"\'\x1b'`} {
 		if got := quoted(name); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
@@ -206,8 +208,12 @@ func certificateProblems(s *sds.Status, now time.Time) (lines problems) {
 	return lines
 }
 
-// quoted returns a text as one word of a shell.
+// quoted returns a text as one word of a shell; with control characters, of bash.
 func quoted(s string) string {
+	if strings.ContainsFunc(s, unicode.IsControl) {
+		inside := strconv.QuoteToASCII(s)
+		return "$'" + strings.NewReplacer(`\"`, `"`, `'`, `\'`).Replace(inside[1:len(inside)-1]) + "'"
+	}
 	if strings.ContainsFunc(s, func(r rune) bool { return r > '~' || r <= ' ' || strings.ContainsRune("|&;<>()$`\\\"'*?[]{}~#!", r) }) {
 		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 	}

@@ -73,6 +73,7 @@ func (c *Cache) endPin(k xds.Key, pin *freeze.Pin, ch *changes) {
 		acked = e.Acked()
 	}
 	c.recordAccepted(k, pin.Acked(), acked)
+	c.observeServed(k, pin.Current(), t.Resource(k.Name))
 	ch.add(k.Name, pin.Current(), t.Resource(k.Name))
 	c.persistFact(PinnedFact, k)
 	c.persist(t, k.Name)

@@ -24,6 +24,19 @@ func (c *Cache) observe(typeURL, name string, what ChangeKind) {
 	}
 }
 
+// observeServed reports what a freeze, or its end, made of what clients are served; nil for nothing.
+func (c *Cache) observeServed(k xds.Key, was, is *xds.Resource) {
+	switch {
+	case sameVersion(was, is):
+	case was == nil:
+		c.observe(k.Type, k.Name, ResourceAdded)
+	case is == nil:
+		c.observe(k.Type, k.Name, ResourceRemoved)
+	default:
+		c.observe(k.Type, k.Name, ResourceChanged)
+	}
+}
+
 // observePut reports the new content of a resource; old is the one before, nil for none.
 func (c *Cache) observePut(r, old *xds.Resource, frozen bool) {
 	what := ResourceChanged

@@ -268,5 +268,6 @@ func (c *Cache) pinTo(k xds.Key, r *xds.Resource, now time.Time, changed changes
 		c.trackDeadline(r)
 	}
 	c.setPin(k, pin)
+	c.observeServed(k, before, r)
 	ch.add(k.Name, before, r, t.Resource(k.Name))
 }

@@ -308,3 +308,41 @@ func TestTheJournalReturnsEachFormerContentOnce(t *testing.T) {
 		read(j.TakeVersions())
 	})
 }
+
+// What Envoy gets or loses when a freeze ends, and by a rollback, is in the events.
+func TestChangesByAFreezeAreReported(t *testing.T) {
+	var said []string
+	report := func(_, name string, what ChangeKind) {
+		if what != ResourceACKed {
+			said = append(said, name+" "+string(what))
+		}
+	}
+	wants := func(t *testing.T, when string, want ...string) {
+		t.Helper()
+		slices.Sort(said)
+		if !slices.Equal(said, want) {
+			t.Errorf("%s: %q, want %q", when, said, want)
+		}
+		said = nil
+	}
+	running(t, Config{HistoryBytes: 1 << 20, OnChange: report}, func(t *testing.T, c *Cache) {
+		w := watch(c, "x", xds.ClusterType, "*")
+		complete(c, xds.ClusterType, "a@1", "gone@1", "same@1")
+		accept(w, xds.ClusterType, "a@1", "gone@1", "same@1")
+		pass(time.Minute)
+		said = nil
+		if err := c.Freeze(Freeze{All: true}); err != nil {
+			t.Fatal(err)
+		}
+		complete(c, xds.ClusterType, "a@2", "new@1", "same@1")
+		wants(t, "frozen", "a withheld", "gone withheld", "new withheld")
+		c.Unfreeze()
+		wants(t, "at the end of the freeze", "a changed", "gone removed", "new added")
+		accept(w, xds.ClusterType, "a@2", "new@1", "same@1")
+		pass(time.Minute)
+		if _, err := c.RollBack(Rollback{Freeze: Freeze{All: true, RolledBackTo: time.Now().Add(-90 * time.Second)}}); err != nil {
+			t.Fatal(err)
+		}
+		wants(t, "by the rollback", "a changed", "gone added", "new removed")
+	})
+}

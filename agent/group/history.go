@@ -77,7 +77,7 @@ func (g *Group) Content(k xds.Key, which string) (r *xds.Resource, err error) {
 	versions, began := g.cache.Versions(k.Type, k.Name)
 	if which == "previous" {
 		if len(versions) < 2 {
-			return nil, errors.New("clients accepted nothing else before" + since(began))
+			return nil, errors.New("clients accepted nothing else" + since(began))
 		}
 		v := versions[len(versions)-2]
 		if v.Resource == nil && !v.Absent() {

@@ -385,7 +385,7 @@ func (f *runFlags) addState(c *command) {
 	flags.Var(ttlPolicy(&f.cfg.Group.Cache.HoldTTL), "ttl-policy", "`TYPE=expire|hold`: whether resources of a type (LDS, CDS, …, or a type URL) are removed when their TTL expires, or held. The default of every type is expire")
 	flags.Var(numberOf(&f.cfg.Group.Cache.HistoryBytes, archive.DefaultBytes, notNegative), "history-bytes", "keep earlier versions that Envoy accepted, for history, diff and rollback: the last 10 of each resource, and at most this size in total per client group, in `BYTES`; 0: none")
 	removals := &f.cfg.Group.Cache.Guard
-	flags.Var(numberOf(&removals.MaxRemovalPercent, 0, bounds{max: 100}), "max-removal-percent", "hold removals back if one response removes more than this `PERCENT` of the listeners or of the clusters, which looks like an accident; 0: no limit")
+	flags.Var(numberOf(&removals.MaxRemovalPercent, 0, bounds{max: 100}), "max-removal-percent", "hold removals back if one response removes more than this `PERCENT` of at least 10 listeners or clusters, or all of any number, which looks like an accident; 0: no limit")
 	flags.Var(numberOf(&removals.ConfirmAfter, guard.DefaultConfirmAfter, positive), "removal-confirm-after", "hold removals back for this `DURATION`, then request everything again from the control plane, and remove what it does not send")
 	flags.Var(numberOf(&removals.PruneAfter, 0, notNegative), "prune-unconfirmed-after", "remove listeners and clusters that a new control plane has not confirmed after this `DURATION`; 0: never")
 }

@@ -32,9 +32,11 @@ const (
 	// contactEvery is the interval at which the time of the last contact is written while a source
 	// is connected.
 	contactEvery = time.Minute
-	// After former contents were written, no more are for versionsShare times as long as that took, or
-	// for maxVersionsPause: what a crash of the agent can lose of the history.
+	// After former contents were written, no more are for versionsShare times as long as that took, within
+	// these limits, unless a person changes something, such as by a freeze. That is what a crash of the agent
+	// can lose of the history.
 	versionsShare    = 50
+	minVersionsPause = 250 * time.Millisecond
 	maxVersionsPause = 10 * time.Second
 	// After a failed write, the pause before a retry doubles between these limits.
 	minDiskPause = time.Second
@@ -494,7 +496,11 @@ func (k *keeper) append() (err error) {
 		if g.live == nil {
 			continue
 		}
-		batch = append(batch, k.records(name, g.journal.Take())...)
+		b := g.journal.Take()
+		if len(b.Facts) > 0 { // a freeze, for instance; facts change rarely
+			k.versionsAt = time.Time{}
+		}
+		batch = append(batch, k.records(name, b)...)
 		batch = append(batch, k.found(g)...)
 		journals = append(journals, g.journal)
 		if at := g.live.Contact(); at.Sub(g.written) >= contactEvery {
@@ -540,7 +546,7 @@ func (k *keeper) appendVersions() error {
 		wake.Signal(k.written)
 	}
 	now := time.Now()
-	k.versionsAt = now.Add(min(versionsShare*now.Sub(began), maxVersionsPause))
+	k.versionsAt = now.Add(min(max(versionsShare*now.Sub(began), minVersionsPause), maxVersionsPause))
 	return err
 }
 

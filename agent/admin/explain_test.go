@@ -1,18 +1,22 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/agent/events"
 	"github.com/holdfast-xds/holdfast/agent/explain"
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
@@ -55,7 +59,7 @@ func TestStatusNamesClustersThatAreNotThere(t *testing.T) {
 	bad.Name, bad.Good, bad.GoodVersion = "fallen back", meshOf("one")[2].Body, "v0"
 	a.resources = append(a.resources, bad)
 	groups := server(t, Config{State: a}).snapshot().Groups
-	if want := []Dangling{{"RDS", "r", "gone"}}; !slices.Equal(groups[0].Dangling, want) || groups[0].DanglingTotal != 1 {
+	if want := []Dangling{{Type: "RDS", Name: "r", Cluster: "gone"}}; !slices.Equal(groups[0].Dangling, want) || groups[0].DanglingTotal != 1 {
 		t.Errorf("got %v, %d, want %v", groups[0].Dangling, groups[0].DanglingTotal, want)
 	}
 	if len(groups[1].Dangling) != maxDangling || groups[1].DanglingTotal != len(many) {
@@ -75,6 +79,41 @@ func TestStatusNamesClustersThatAreNotThere(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
+	}
+}
+
+// A route leads nowhere since it was changed, or since the cluster was removed, whichever is later.
+func TestSinceWhenAClusterIsMissing(t *testing.T) {
+	changed := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	route := meshOf("web", "gone")[2]
+	route.Changed = changed
+	s := server(t, Config{State: &agent{started: true}})
+	if got := s.danglingSince(route, "gone"); !got.Equal(changed) {
+		t.Errorf("since %s", got)
+	}
+	bubble.Test(t, func(t *testing.T) {
+		log := events.New("")
+		s := server(t, Config{State: &agent{started: true}, Events: log})
+		ctx, cancel := context.WithCancel(t.Context())
+		var ended sync.WaitGroup
+		ended.Go(func() { _ = log.Run(ctx) })
+		time.Sleep(time.Hour)
+		route.Changed = time.Now().Add(-time.Minute)
+		before := time.Now()
+		log.Resource("web", xds.ClusterType, "other", events.Removed)
+		log.Resource("web", xds.ClusterType, "gone", events.Removed)
+		time.Sleep(time.Minute) // they are folded
+		if got := s.danglingSince(route, "gone"); got.Before(before) || got.After(before.Add(time.Second)) {
+			t.Errorf("since %s, and it was removed at %s", got, before)
+		}
+		if got := s.danglingSince(route, "never there"); !got.Equal(route.Changed) {
+			t.Errorf("since %s", got)
+		}
+		cancel()
+		ended.Wait()
+	})
+	if line := (Status{Now: changed.Add(time.Hour), Groups: []Group{{Dangling: []Dangling{{"RDS", "r", "gone", changed}}}}}).Problems()[0]; !line.Since.Equal(changed) || !strings.Contains(line.Text, "did not send, for 1h: requests") {
+		t.Errorf("%+v", line)
 	}
 }
 

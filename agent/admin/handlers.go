@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/holdfast-xds/holdfast/agent/admin/page"
+	"github.com/holdfast-xds/holdfast/agent/events"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/webguard"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -190,6 +191,27 @@ func (s *Server) notAccepted(g Group, t Type) (oldest time.Time) {
 	return oldest
 }
 
+// danglingSince returns since when a resource leads to a cluster that is not there.
+func (s *Server) danglingSince(r Resource, cluster string) time.Time {
+	since := r.Changed
+	if s.cfg.Events == nil {
+		return since
+	}
+	for _, e := range s.cfg.Events.Select(events.Filter{Node: r.Group, Type: xds.Short(xds.ClusterType), Name: cluster}) {
+		if removed := latest(e.Time, e.Until); e.Counts["removed"] > 0 && removed.After(since) {
+			since = removed
+		}
+	}
+	return since
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
 // maxDangling bounds the dangling references that a group lists.
 const maxDangling = 10
 
@@ -222,7 +244,7 @@ func (s *Server) findDangling(groups []Group) {
 					}
 					seen[cluster] = true
 					if g.DanglingTotal++; len(g.Dangling) < maxDangling {
-						g.Dangling = append(g.Dangling, Dangling{xds.Short(typeURL), r.Name, cluster})
+						g.Dangling = append(g.Dangling, Dangling{xds.Short(typeURL), r.Name, cluster, s.danglingSince(r, cluster)})
 					}
 				})
 			}

@@ -132,8 +132,10 @@ func (s Status) groupProblems(g Group) (lines problems) {
 	}
 	lines.addIf(g.ShortLives > 0, "node %q: Envoy disconnected %d times in a row within a minute of its start: look at its log, it may be crashing", g.NodeID, g.ShortLives)
 	for _, d := range g.Dangling[:min(maxMissing, len(g.Dangling))] {
-		lines.add("%s %s leads to the cluster %s, which the control plane did not send: requests to it get 503, unless Envoy's bootstrap has it; `holdfast explain%s %s` shows more",
-			d.Type, d.Name, d.Cluster, s.at(), quoted(d.Type+"/"+d.Name))
+		n := len(lines)
+		lines.add("%s %s leads to the cluster %s, which the control plane did not send%s: requests to it get 503, unless Envoy's bootstrap has it; `holdfast explain%s %s` shows more",
+			d.Type, d.Name, d.Cluster, lasting(s.Now, d.Since), s.at(), quoted(d.Type+"/"+d.Name))
+		lines.since(n, d.Since)
 	}
 	lines.addIf(g.DanglingTotal > maxMissing, "… and %d more clusters that are not there", g.DanglingTotal-maxMissing)
 	for _, t := range g.Types {

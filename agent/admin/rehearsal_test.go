@@ -60,7 +60,7 @@ func TestARehearsalNamesWhatIsMissingAndWhatEnds(t *testing.T) {
 	r := rehearsed(t, &agent{
 		status: Status{
 			Groups: []Group{{
-				NodeID: "web", NotServedFrom: at.Add(time.Minute), Dangling: []Dangling{{"RDS", "r", "gone"}}, Freeze: &Freeze{NotStored: 1},
+				NodeID: "web", NotServedFrom: at.Add(time.Minute), Dangling: []Dangling{{Type: "RDS", Name: "r", Cluster: "gone"}}, Freeze: &Freeze{NotStored: 1},
 				Types: []Type{{Type: "RDS", Knowledge: "by name", Errors: 1}, {Type: "LDS", Knowledge: "unknown", Subscriptions: 1}},
 			}},
 			Storage: &Storage{Durable: true, NotStored: map[string]int{"no key": 1}, Missing: []NotStored{{"CDS", "secret", "no key"}}, Lost: []NotStored{{"SDS", "old", "no key"}}},

@@ -216,6 +216,9 @@ type Dangling struct {
 	Type    string `json:"type"` // the short name, "RDS"
 	Name    string `json:"name"`
 	Cluster string `json:"cluster"`
+	// Since is when the resource came to lead there, or the cluster was removed, whichever is later; the zero
+	// time if neither has happened since the start.
+	Since time.Time `json:"since,omitzero"`
 }
 
 // Fallback describes what is held back after crashes of Envoy. In place of each suspect, its stable

@@ -198,13 +198,18 @@ func (w *world) child() *client {
 	return nil
 }
 
+// suspectedVersion returns the version of the value of a SuspectFact; "" for the absence of a resource.
+func suspectedVersion(value string) string {
+	return strings.TrimPrefix(strings.TrimSuffix(value, " stable"), "version=")
+}
+
 // fallBack records what the cache holds back from now on, and checks it against the first half of
 // invariant 11.
 func (w *world) fallBack(suspects []xds.Key) {
 	_, facts := w.journal.Saved()
 	for _, f := range suspects {
 		k := kindOf(f.Type)
-		version, _ := strings.CutPrefix(facts[cache.Fact{Kind: cache.SuspectFact, Type: f.Type, Name: f.Name}], "version=")
+		version := suspectedVersion(facts[cache.Fact{Kind: cache.SuspectFact, Type: f.Type, Name: f.Name}])
 		it, ok := hashed(k, f.Name, version)
 		if !ok {
 			it = item{k, f.Name, 0}

@@ -253,7 +253,7 @@ func (w *world) restartFallback(killed bool) {
 			w.until, _ = time.Parse(time.RFC3339, until)
 		case cache.SuspectFact:
 			k := kindOf(f.Type)
-			it, _ := hashed(k, f.Name, strings.TrimPrefix(value, "version="))
+			it, _ := hashed(k, f.Name, suspectedVersion(value))
 			w.suspects[resource{k, f.Name}] = it.content
 		}
 	}

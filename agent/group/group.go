@@ -438,21 +438,6 @@ var _ upstream.State = writer{}
 func (w writer) Node() *corev3.Node { return w.g.Node() }
 
 func (w writer) Apply(u xds.Update, answer func(nack error)) {
-	if w.g.cfg.Tracer == nil {
-		w.apply(u, answer, nil)
-		return
-	}
-	trace := w.g.cfg.Tracer.Received(u)
-	w.apply(u, func(nack error) {
-		trace.Answered(nack)
-		if answer != nil {
-			answer(nack)
-		}
-	}, trace.Numbered)
-	trace.Applied()
-}
-
-func (w writer) apply(u xds.Update, answer func(nack error), numbered func(revision uint64)) {
 	var applied atomic.Bool
 	if w.g.cfg.Answered != nil && answer != nil {
 		began, call, typeURL := time.Now(), answer, u.Type // the closure must not keep the update in memory
@@ -463,8 +448,20 @@ func (w writer) apply(u xds.Update, answer func(nack error), numbered func(revis
 			call(nack)
 		}
 	}
-	w.Cache.ApplyTraced(u, answer, numbered)
+	if w.g.cfg.Tracer == nil {
+		w.Cache.Apply(u, answer)
+		applied.Store(true)
+		return
+	}
+	trace := w.g.cfg.Tracer.Received(u)
+	w.ApplyTraced(u, func(nack error) {
+		trace.Answered(nack)
+		if answer != nil {
+			answer(nack)
+		}
+	}, trace.Numbered)
 	applied.Store(true)
+	trace.Applied()
 }
 
 func (w writer) Subscriptions() upstream.Subscriptions { return w.Cache.Subscriptions() }

@@ -86,15 +86,21 @@ func warn(warnings *[]string, warning string) {
 	}
 }
 
+// exporterVariable returns the variable of the exporter that holds for a signal, its own or that of all signals, and its
+// value; "" if neither is set.
+func exporterVariable(signal, what string, getenv func(string) string) (variable, value string) {
+	variable = "OTEL_EXPORTER_OTLP_" + signal + "_" + what
+	if value = getenv(variable); value == "" {
+		variable = "OTEL_EXPORTER_OTLP_" + what
+		value = getenv(variable)
+	}
+	return variable, value
+}
+
 // checkEndpoint returns what is wrong with the endpoint of a signal, without its value, which may have a password;
 // "" for nothing. The SDK would export to localhost instead.
 func checkEndpoint(signal string, getenv func(string) string) (warning string) {
-	variable := "OTEL_EXPORTER_OTLP_" + signal + "_ENDPOINT"
-	value := getenv(variable)
-	if value == "" {
-		variable = "OTEL_EXPORTER_OTLP_ENDPOINT"
-		value = getenv(variable)
-	}
+	variable, value := exporterVariable(signal, "ENDPOINT", getenv)
 	if value == "" {
 		return ""
 	}
@@ -142,7 +148,8 @@ func isExported(signal string, getenv func(string) string) (yes bool, warning st
 	variable := "OTEL_" + signal + "_EXPORTER"
 	value := getenv(variable)
 	if value == "" {
-		return getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || getenv("OTEL_EXPORTER_OTLP_"+signal+"_ENDPOINT") != "", ""
+		_, endpoint := exporterVariable(signal, "ENDPOINT", getenv)
+		return endpoint != "", ""
 	}
 	var others []string
 	for name := range strings.SplitSeq(value, ",") {
@@ -165,12 +172,7 @@ func isExported(signal string, getenv func(string) string) (yes bool, warning st
 }
 
 func protocol(signal string, getenv func(string) string) (p Protocol, warning string) {
-	variable := "OTEL_EXPORTER_OTLP_" + signal + "_PROTOCOL"
-	value := getenv(variable)
-	if value == "" {
-		variable = "OTEL_EXPORTER_OTLP_PROTOCOL"
-		value = getenv(variable)
-	}
+	variable, value := exporterVariable(signal, "PROTOCOL", getenv)
 	switch p := Protocol(cmp.Or(value, string(HTTP))); p {
 	case GRPC, HTTP:
 		return p, ""

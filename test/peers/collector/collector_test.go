@@ -54,6 +54,19 @@ func start(r *rig.Rig) *collector {
 	return c
 }
 
+// serve starts a control plane whose only route answers with a text, and an agent of it. url is where an Envoy of the agent
+// answers.
+func serve(r *rig.Rig, text string, flags ...string) (cp *xdstest.ControlPlane, agent *rig.Agent, url string) {
+	r.Helper()
+	cp, at := xdstest.New(xdstest.Config{}), listen(r)
+	cp.Serve(at)
+	r.Cleanup(cp.Stop)
+	port := r.FreePort()
+	cp.Set(xdstest.Listener("l1", uint32(port), "r1"), xdstest.TextRoute("r1", text))
+	agent = r.StartAgent("agent", append([]string{"--upstream", at.Addr().String(), "--upstream-plaintext"}, flags...)...)
+	return cp, agent, fmt.Sprintf("http://127.0.0.1:%d/", port)
+}
+
 // spans returns the spans of a name whose attribute xds.type is the given one.
 func (c *collector) spans(name, typ string) (out []ptrace.Span) {
 	for _, batch := range c.traces.AllTraces() {
@@ -125,14 +138,8 @@ func TestUpdatesAreTracedAndMetricsExported(t *testing.T) {
 			t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
 			t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "500")
 
-			cp, at := xdstest.New(xdstest.Config{}), listen(r)
-			cp.Serve(at)
-			defer cp.Stop()
-			port := r.FreePort()
-			cp.Set(xdstest.Listener("l1", uint32(port), "r1"), xdstest.TextRoute("r1", "before"))
-			agent := r.StartAgent("agent", "--upstream", at.Addr().String(), "--upstream-plaintext", "--node-id", rig.Node, "--node-cluster", rig.Node)
+			cp, agent, url := serve(r, "before", "--node-id", rig.Node, "--node-cluster", rig.Node)
 			envoy := agent.Envoy("envoy", "delta")
-			url := fmt.Sprintf("http://127.0.0.1:%d/", port)
 			r.Serves(envoy, url, "before")
 
 			cp.Set(xdstest.TextRoute("r1", "after"))
@@ -211,14 +218,8 @@ func TestACollectorThatIsAwayOrHangsHarmsNothing(t *testing.T) {
 				t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "200")
 				t.Setenv("OTEL_METRIC_EXPORT_TIMEOUT", "1000")
 				t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "1000")
-				cp, at := xdstest.New(xdstest.Config{}), listen(r)
-				cp.Serve(at)
-				defer cp.Stop()
-				port := r.FreePort()
-				cp.Set(xdstest.Listener("l1", uint32(port), "r1"), xdstest.TextRoute("r1", "0"))
-				agent := r.StartAgent("agent", "--upstream", at.Addr().String(), "--upstream-plaintext")
+				cp, agent, url := serve(r, "0")
 				envoy := agent.Envoy("envoy", "sotw")
-				url := fmt.Sprintf("http://127.0.0.1:%d/", port)
 				for i := range 20 {
 					cp.Set(xdstest.TextRoute("r1", fmt.Sprint(i)))
 					r.Serves(envoy, url, fmt.Sprint(i))
@@ -283,13 +284,8 @@ func TestRubbishInTheVariablesHarmsNothing(t *testing.T) {
 			for variable, value := range environ {
 				t.Setenv(variable, value)
 			}
-			cp, at := xdstest.New(xdstest.Config{}), listen(r)
-			cp.Serve(at)
-			defer cp.Stop()
-			port := r.FreePort()
-			cp.Set(xdstest.Listener("l1", uint32(port), "r1"), xdstest.TextRoute("r1", "served"))
-			agent := r.StartAgent("agent", "--upstream", at.Addr().String(), "--upstream-plaintext", "--state-dir", r.Path("state"))
-			r.Serves(agent.Envoy("envoy", "delta"), fmt.Sprintf("http://127.0.0.1:%d/", port), "served")
+			_, agent, url := serve(r, "served", "--state-dir", r.Path("state"))
+			r.Serves(agent.Envoy("envoy", "delta"), url, "served")
 			r.Eventually(func() error {
 				if log := agent.Log(); !strings.Contains(log, "OTEL_") && !strings.Contains(log, "telemetry not exported") {
 					return errors.New("the log says nothing")

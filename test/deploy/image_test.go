@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
+	"github.com/holdfast-xds/holdfast/test/dockerfile"
 )
 
 // entrypoint is the binary in the images.
@@ -24,90 +25,24 @@ const entrypoint = "/usr/local/bin/holdfast"
 // version is what the images are built as.
 const version = "v0.0.0-test"
 
-// instruction is one of a Dockerfile.
-type instruction struct {
-	stage string // "" before the first FROM
-	op    string
-	flags []string // --mount=…, --from=…
-	args  string
-}
-
-// dockerfile reads the Dockerfile at the root of the repository.
-func dockerfile(t testing.TB) []instruction {
+// readDockerfile reads the Dockerfile at the root of the repository.
+func readDockerfile(t testing.TB) dockerfile.Dockerfile {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(root(t), "Dockerfile"))
+	all, err := dockerfile.Read(root(t))
 	if err != nil {
 		t.Fatal(err)
-	}
-	return parseDockerfile(string(data))
-}
-
-func parseDockerfile(text string) []instruction {
-	var (
-		all   []instruction
-		stage string
-		whole string
-	)
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		if part, more := strings.CutSuffix(line, "\\"); more {
-			whole += part
-			continue
-		}
-		op, args, _ := strings.Cut(whole+line, " ")
-		whole = ""
-		i := instruction{op: strings.ToUpper(op), args: strings.TrimSpace(args)}
-		for strings.HasPrefix(i.args, "--") {
-			flag, rest, _ := strings.Cut(i.args, " ")
-			i.flags, i.args = append(i.flags, flag), strings.TrimSpace(rest)
-		}
-		if i.op == "FROM" {
-			words := strings.Fields(i.args)
-			stage = words[len(words)-1]
-		}
-		i.stage = stage
-		all = append(all, i)
 	}
 	return all
 }
 
-// of returns the arguments of an instruction in a stage.
-func of(all []instruction, stage, op string) (args []string) {
-	for _, i := range all {
-		if i.stage == stage && i.op == op {
-			args = append(args, i.args)
-		}
-	}
-	return args
-}
-
 // arg returns the default of an ARG.
-func arg(t testing.TB, all []instruction, stage, name string) string {
+func arg(t testing.TB, all dockerfile.Dockerfile, stage, name string) string {
 	t.Helper()
-	for _, a := range of(all, stage, "ARG") {
-		if value, ok := strings.CutPrefix(a, name+"="); ok {
-			return value
-		}
+	value := all.Arg(stage, name)
+	if value == "" {
+		t.Fatalf("Dockerfile: stage %q has no ARG %s with a default", stage, name)
 	}
-	t.Fatalf("Dockerfile: stage %q has no ARG %s with a default", stage, name)
-	return ""
-}
-
-// buildStage runs the commands of the stage "build" into a directory that stands for its
-// ROOTFS.
-func buildStage(dir, repository, arch string, all []instruction) error {
-	for _, command := range of(all, "build", "RUN") {
-		cmd := exec.Command("sh", "-ec", command)
-		cmd.Dir = repository // WORKDIR, with what COPY . . puts there
-		cmd.Env = append(os.Environ(), "ROOTFS="+dir, "TARGETOS=linux", "TARGETARCH="+arch, "VERSION="+version)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("RUN %s: %w\n%s", command, err, out)
-		}
-	}
-	return nil
+	return value
 }
 
 // native is the root directory that the stage "build" makes for this machine; one for
@@ -129,10 +64,10 @@ func TestMain(m *testing.M) {
 // rootFS returns the directory that the stage "build" makes for this machine.
 func rootFS(t testing.TB) string {
 	t.Helper()
-	all, repository := dockerfile(t), root(t)
+	all, repository := readDockerfile(t), root(t)
 	native.once.Do(func() {
 		if native.dir, native.err = os.MkdirTemp("", "holdfast-image-"); native.err == nil {
-			native.err = buildStage(native.dir, repository, runtime.GOARCH, all)
+			native.err = all.Build(native.dir, repository, runtime.GOARCH, version)
 		}
 	})
 	if native.err != nil {
@@ -169,7 +104,7 @@ func TestTheImagesBinariesAreStaticForBothArchitectures(t *testing.T) {
 				dir = rootFS(t)
 			} else if testing.Short() {
 				t.Skip("-short: compiling everything for another architecture takes minutes")
-			} else if err := buildStage(dir, root(t), arch, dockerfile(t)); err != nil {
+			} else if err := readDockerfile(t).Build(dir, root(t), arch, version); err != nil {
 				t.Fatal(err)
 			}
 			isStatic(t, filepath.Join(dir, entrypoint), machine)
@@ -203,19 +138,19 @@ func isStatic(t *testing.T, program string, machine elf.Machine) {
 func TestWhatTheImagesCopyIsMade(t *testing.T) {
 	dir := rootFS(t)
 	copied := make(map[string]int)
-	for _, i := range dockerfile(t) {
-		if i.op != "COPY" || !slices.Contains(i.flags, "--from=build") {
+	for _, i := range readDockerfile(t) {
+		if i.Op != "COPY" || !slices.Contains(i.Flags, "--from=build") {
 			continue
 		}
-		from, _, _ := strings.Cut(i.args, " ")
-		below, ok := strings.CutPrefix(from, arg(t, dockerfile(t), "build", "ROOTFS"))
+		from, _, _ := strings.Cut(i.Args, " ")
+		below, ok := strings.CutPrefix(from, arg(t, readDockerfile(t), "build", "ROOTFS"))
 		if !ok {
-			t.Errorf("COPY %s is not of the stage's ROOTFS", i.args)
+			t.Errorf("COPY %s is not of the stage's ROOTFS", i.Args)
 		}
 		if _, err := os.Stat(filepath.Join(dir, below)); err != nil {
-			t.Errorf("COPY %s: %v", i.args, err)
+			t.Errorf("COPY %s: %v", i.Args, err)
 		}
-		copied[i.stage]++
+		copied[i.Stage]++
 	}
 	if copied["holdfast"] == 0 || copied["with-envoy"] == 0 || copied["mesh"] == 0 {
 		t.Errorf("the stages copy %v", copied)
@@ -231,46 +166,46 @@ func TestWhatTheImagesCopyIsMade(t *testing.T) {
 }
 
 func TestRunsOfTheDockerfileAreThoseThatAreTested(t *testing.T) {
-	all := dockerfile(t)
+	all := readDockerfile(t)
 	for _, i := range all {
-		if i.op != "RUN" {
+		if i.Op != "RUN" {
 			continue
 		}
-		if i.stage != "build" {
-			t.Errorf("stage %s has a RUN, which nobody tests: %s", i.stage, i.args)
+		if i.Stage != "build" {
+			t.Errorf("stage %s has a RUN, which nobody tests: %s", i.Stage, i.Args)
 		}
-		if strings.Contains(i.args, arg(t, all, "build", "ROOTFS")+"/") {
-			t.Errorf("RUN %s: want $ROOTFS", i.args)
+		if strings.Contains(i.Args, arg(t, all, "build", "ROOTFS")+"/") {
+			t.Errorf("RUN %s: want $ROOTFS", i.Args)
 		}
 	}
-	build := strings.Join(of(all, "build", "RUN"), "\n")
+	build := strings.Join(all.Of("build", "RUN"), "\n")
 	for _, want := range []string{"CGO_ENABLED=0", "GOOS=$TARGETOS", "GOARCH=$TARGETARCH", "-trimpath", "-s -w", "main.version=$VERSION"} {
 		if !strings.Contains(build, want) {
 			t.Errorf("the build lacks %s", want)
 		}
 	}
-	if from := slices.IndexFunc(all, func(i instruction) bool { return i.op == "FROM" && i.stage == "build" }); !slices.Contains(all[from].flags, "--platform=$BUILDPLATFORM") {
+	if from := slices.IndexFunc(all, func(i dockerfile.Instruction) bool { return i.Op == "FROM" && i.Stage == "build" }); !slices.Contains(all[from].Flags, "--platform=$BUILDPLATFORM") {
 		t.Error("the stage build is not of $BUILDPLATFORM: another architecture would be emulated")
 	}
-	if all[len(all)-1].stage != "holdfast" {
-		t.Errorf("`docker build .` makes the stage %s", all[len(all)-1].stage)
+	if all[len(all)-1].Stage != "holdfast" {
+		t.Errorf("`docker build .` makes the stage %s", all[len(all)-1].Stage)
 	}
 }
 
 func TestImagesAreLabelledAndNotRoots(t *testing.T) {
-	all := dockerfile(t)
+	all := readDockerfile(t)
 	for stage, image := range map[string]struct{ entrypoint, ports string }{
 		"holdfast": {entrypoint, fmt.Sprint(healthPort)}, "with-envoy": {entrypoint, fmt.Sprint(healthPort)},
 		"mesh": {entrypoint + "-mesh", "15010 15012 15014"},
 	} {
-		labels := strings.Join(of(all, stage, "LABEL"), " ")
+		labels := strings.Join(all.Of(stage, "LABEL"), " ")
 		for _, name := range []string{"title", "description", "source", "version", "revision", "licenses"} {
 			if !regexp.MustCompile(`org\.opencontainers\.image\.` + name + `="[^"]+"`).MatchString(labels) {
 				t.Errorf("stage %s: no label %s", stage, name)
 			}
 		}
 		for op, want := range map[string]string{"USER": "65532:65532", "EXPOSE": image.ports, "ENTRYPOINT": `["` + image.entrypoint + `"]`} {
-			if got := of(all, stage, op); !slices.Equal(got, []string{want}) {
+			if got := all.Of(stage, op); !slices.Equal(got, []string{want}) {
 				t.Errorf("stage %s: %s %q, want %q", stage, op, got, want)
 			}
 		}
@@ -278,7 +213,7 @@ func TestImagesAreLabelledAndNotRoots(t *testing.T) {
 }
 
 func TestManifestsAgreeWithTheImages(t *testing.T) {
-	all := dockerfile(t)
+	all := readDockerfile(t)
 	official := arg(t, all, "", "ENVOY_IMAGE")
 	if !strings.HasSuffix(official, "-v"+envoytest.Version) {
 		t.Errorf("ENVOY_IMAGE is %s, and tests run Envoy %s", official, envoytest.Version)
@@ -312,7 +247,7 @@ func TestTheImagesGoIsRecentEnough(t *testing.T) {
 		t.Fatal(err)
 	}
 	wanted := regexp.MustCompile(`(?m)^go (\S+)$`).FindSubmatch(mod)
-	has := arg(t, dockerfile(t), "", "GO_VERSION")
+	has := arg(t, readDockerfile(t), "", "GO_VERSION")
 	if wanted == nil || compareVersions(has, string(wanted[1])) < 0 {
 		t.Errorf("GO_VERSION is %s, and go.mod wants %s", has, wanted[1])
 	}

@@ -37,7 +37,10 @@ agent nor a control plane is needed. docs/bootstrap.md has examples.
 
 Metadata can also be set by the environment: HOLDFAST_META_NAME=text, and Istio's
 ISTIO_META_NAME=text and ISTIO_METAJSON_NAME={"NAME": value}. --node-metadata overrides
-HOLDFAST_META_, which overrides ISTIO_METAJSON_, ISTIO_META_, and the pod's files.`
+HOLDFAST_META_, which overrides ISTIO_METAJSON_, ISTIO_META_, and the pod's files.
+
+In a pod of Istio's webhook --istio gives the bootstrap what istiod expects, from the variables,
+labels and annotations that the webhook sets.`
 
 const bootstrapExample = `
 # for an Envoy of the service web
@@ -55,6 +58,9 @@ holdfast bootstrap --out envoy.json --node-id web-1 --node-cluster web \
 holdfast bootstrap --out /etc/envoy/envoy.yaml --pod-labels /etc/podinfo/labels \
     --wait-for pod-ip --ready-listen :15021 --stats-listen :15090
 
+# in a pod of Istio's webhook
+holdfast bootstrap --out /etc/envoy/envoy.yaml --istio
+
 # with your own additions, checked by the Envoy that will read it
 holdfast bootstrap --out envoy.yaml --node-id web-1 --node-cluster web \
     --overlay tracing.yaml --overlay no-admin.patch.yaml --validate --envoy-binary /usr/bin/envoy`
@@ -66,6 +72,8 @@ type bootstrapFlags struct {
 	// files.
 	stdout         io.Writer
 	warn, progress func(text string)
+	// given reports whether a flag was set, by the command line, a variable or the file.
+	given func(flag string) bool
 
 	cfg      bootstrap.Config
 	args     bootstrap.EnvoyArgs
@@ -80,6 +88,7 @@ type bootstrapFlags struct {
 	templateOnly          bool
 	overlays              []string
 
+	istio       istioFlags
 	defaultTags bool
 	heap        heapLimit
 	limits      cgroup.Limits // of Envoy's container, 0 for those of this one
@@ -100,6 +109,7 @@ func bootstrapCommand(p process) (*command, *bootstrapFlags) {
 	f := &bootstrapFlags{mode: bootstrapMode, stdout: p.stdout}
 	f.warn = func(text string) { warn(c, []string{text}) }
 	f.progress = func(text string) { _, _ = fmt.Fprintf(p.stderr, "holdfast: %s\n", text) }
+	f.given = c.given
 	f.add(c)
 	return c, f
 }
@@ -115,6 +125,7 @@ func (f *bootstrapFlags) add(c *command) {
 	flags.BoolVar(&f.validate, "validate", false, "let Envoy check the bootstrap (envoy --mode validate) before it is written, if an Envoy is installed. The rules of Envoy's API are always checked. Without --out, only check")
 	flags.StringVar(&f.envoy, "envoy-binary", "", "`FILE`, or command in PATH, of the Envoy for --validate; empty: envoy, if it is in PATH")
 	f.identity.add(c.section("Envoy's node (id and cluster are required)"))
+	f.istio.add(c.section("Istio"))
 	f.addConnection(c.section("Envoy's connection to the agent"))
 	f.addStats(c)
 	f.addLimits(c)
@@ -169,6 +180,7 @@ func (f *bootstrapFlags) run(ctx context.Context, environ []string) error {
 	if err := f.consistent(); err != nil {
 		return err
 	}
+	f.istio.setDefaults(f)
 	ips, err := f.identity.ips(environ)
 	if err != nil {
 		return err
@@ -176,8 +188,14 @@ func (f *bootstrapFlags) run(ctx context.Context, environ []string) error {
 	if ips, err = f.wait.wait(ctx, f.progress, f.cfg.XDS.Socket, ips, f.cfg.Family); err != nil {
 		return err
 	}
+	if f.istio.on && !f.given("ip-family") && !slices.ContainsFunc(ips, bootstrap.V4.Has) && len(ips) > 0 {
+		f.cfg.Family = bootstrap.V6 // as pilot-agent does
+	}
 	id, err := f.identity.identity(environ, f.cfg.Family, ips)
 	if err != nil {
+		return err
+	}
+	if id, err = f.istio.read(f, id); err != nil {
 		return err
 	}
 	if err := f.complete(); err != nil {
@@ -252,6 +270,9 @@ func (f *bootstrapFlags) complete() error {
 // build returns the bootstrap. It sets the node of cfg.
 func (f *bootstrapFlags) build(id bootstrap.Identity) (*bootstrapv3.Bootstrap, error) {
 	made, err := f.base(id)
+	if err == nil && f.istio.on && !f.templateOnly {
+		made, err = f.istio.proxy.Complete(made)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -246,6 +246,12 @@ func (c *command) visitFlags(visit func(*pflag.Flag)) {
 	}
 }
 
+// given reports whether a flag was set by the command line, a variable or the file of settings.
+func (c *command) given(name string) (set bool) {
+	c.visitFlags(func(f *pflag.Flag) { set = set || f.Name == name && f.Changed })
+	return set
+}
+
 // finish adds --config, the help and the parsing that all commands share.
 func (c *command) finish(p process, keys map[string]bool) {
 	c.SetHelpFunc(func(*cobra.Command, []string) { c.writeHelp(p.stdout) })

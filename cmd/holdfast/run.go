@@ -128,7 +128,7 @@ func newRun(p process) *command {
 		if err := f.checkPlaces(); err != nil {
 			return err
 		}
-		child, err := f.writeBootstrap(ctx, p.environ, c.child)
+		child, err := f.writeBootstrap(ctx, p.environ, c)
 		if err != nil {
 			return err
 		}
@@ -192,12 +192,15 @@ func (f *runFlags) complete(log *slog.Logger) (err error) {
 
 // writeBootstrap writes the bootstrap if --write-bootstrap says so, reads the node from it, and lets everything else be
 // read from it too. It returns Envoy's command line.
-func (f *runFlags) writeBootstrap(ctx context.Context, environ, child []string) (line []string, err error) {
+func (f *runFlags) writeBootstrap(ctx context.Context, environ []string, c *command) (line []string, err error) {
 	if !f.written.asked {
-		return child, nil
+		return c.child, nil
 	}
-	if f.bootstrap, line, err = f.written.write(ctx, f.cfg.Log, environ, f.bootstrap, child); err != nil {
+	if f.bootstrap, line, err = f.written.write(ctx, f.cfg.Log, environ, f.bootstrap, c.child); err != nil {
 		return nil, err
+	}
+	if drain := f.written.flags.istio.drain(); drain > 0 && !c.given("drain-timeout") && !c.given("drain-min") {
+		f.cfg.Envoy.Draining.Timeout, f.cfg.Envoy.Draining.Min = drain, min(drain, f.cfg.Envoy.Draining.Min)
 	}
 	f.cfg.Envoy.Admin = "" // a template or an overlay may have another one than --envoy-admin
 	f.cfg.Node, err = bootstrap.ReadNode(f.bootstrap)

@@ -172,7 +172,7 @@ func TestTheAdminOfAnOverlayIsTheOneThatIsDrained(t *testing.T) {
 	}
 	var log logFlags
 	f.cfg.Log = log.logger(&strings.Builder{}, nil)
-	if _, err := f.writeBootstrap(t.Context(), nil, nil); err != nil {
+	if _, err := f.writeBootstrap(t.Context(), nil, c); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.completeEnvoy(nil, f.bootstrap, containerLimits(f.cfg.Log), &strings.Builder{}); err != nil || f.cfg.Envoy.Admin != "127.0.0.1:15999" || f.cfg.Node.GetId() != "i" {

@@ -41,7 +41,7 @@ const (
 	AnnotationsFile = "/etc/istio/pod/annotations"
 )
 
-// Ports that Istio's probes and scrape configurations expect.
+// Ports that Istio's probes and scrape configurations expect, unless a variable names others.
 const (
 	ReadyPort = 15021
 	StatsPort = 15090
@@ -94,6 +94,16 @@ func Read(role Role, id bootstrap.Identity) (*Proxy, error) {
 		return nil, fmt.Errorf("istio: %w", err)
 	}
 	p.warnings = append(p.warnings, ignored(p.config)...)
+	for _, name := range withoutEffect.annotations {
+		if p.annotations[name] != "" {
+			p.warn("annotation %s has no effect with holdfast: use --overlay", name)
+		}
+	}
+	for _, name := range withoutEffect.variables {
+		if !slices.Contains([]string{"", "0", "false"}, variable(p.identity.Environ, name)) {
+			p.warn("variable %s has no effect with holdfast: use --template or --overlay", name)
+		}
+	}
 	var why string
 	if p.statsd, why = p.statsdAddress(); why != "" {
 		p.warn("%s", why)

@@ -299,7 +299,7 @@ func TestAnnotationsConfigureStats(t *testing.T) {
 	id := injected()
 	id.Annotations["sidecar.istio.io/statsInclusionPrefixes"] = "cluster.outbound,,http.{pod_ip}_"
 	id.Annotations["sidecar.istio.io/statsInclusionSuffixes"] = "upstream_rq_total"
-	id.Annotations["sidecar.istio.io/extraStatTags"] = "team"
+	id.Annotations["sidecar.istio.io/extraStatTags"] = "team,(a+)+"
 	id.Annotations["sidecar.istio.io/statsHistogramBuckets"] = `{"b": [5, 10], "a": [1]}`
 	id.Annotations["sidecar.istio.io/statsFlushInterval"] = "10s"
 	id.Annotations[configAnnotation] = "{extraStatTags: [team, zone], proxyStatsMatcher: {inclusionPrefixes: [replaced], inclusionRegexps: [kept]}}"
@@ -318,12 +318,51 @@ func TestAnnotationsConfigureStats(t *testing.T) {
 	var names []string
 	for _, tag := range stats.Tags[len(statsTags):] {
 		names = append(names, tag.Name)
+		if tag.Name == "(a+)+" && tag.Regex != `(\(a\+\)\+=\.=(.*?);\.;)` {
+			t.Errorf("a name became a regular expression: %s", tag.Regex)
+		}
 	}
-	if !slices.Equal(names, []string{"team", "zone"}) {
+	if !slices.Equal(names, []string{"team", "zone", "(a+)+"}) {
 		t.Errorf("extra tags %q", names)
 	}
 	if len(stats.Buckets) != 2 || stats.Buckets[0].Match.Value != "a" || stats.FlushInterval != 10*time.Second || !stats.NoDefaultTags {
 		t.Errorf("%+v", stats)
+	}
+}
+
+func TestVariablesNameThePorts(t *testing.T) {
+	for _, tc := range []struct {
+		environ []string
+		family  bootstrap.Family
+		want    bootstrap.Endpoints
+		err     string
+	}{
+		{nil, bootstrap.V4, ready, ""},
+		{[]string{"ENVOY_STATUS_PORT=1", "ENVOY_PROMETHEUS_PORT=2"}, bootstrap.V4, bootstrap.Endpoints{Ready: ":1", Stats: ":2"}, ""},
+		{[]string{`PROXY_CONFIG={"proxyMetadata": {"METRICS_LOCALHOST_ACCESS_ONLY": "true"}}`}, bootstrap.V4, bootstrap.Endpoints{Ready: ":15021", Stats: "127.0.0.1:15090"}, ""},
+		{[]string{"METRICS_LOCALHOST_ACCESS_ONLY=true"}, bootstrap.V6, bootstrap.Endpoints{Ready: ":15021", Stats: "[::1]:15090"}, ""},
+		{[]string{"ENVOY_STATUS_PORT=0"}, bootstrap.V4, bootstrap.Endpoints{}, `istio: variable ENVOY_STATUS_PORT: "0" is not a port from 1 to 65535`},
+	} {
+		p, err := Read(Sidecar, bootstrap.Identity{Environ: tc.environ, Pod: bootstrap.Pod{Family: tc.family}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := p.Endpoints(); got != tc.want || (err == nil) != (tc.err == "") || err != nil && err.Error() != tc.err {
+			t.Errorf("%v: %+v, %v", tc.environ, got, err)
+		}
+	}
+}
+
+func TestWhatChangesOnlyTheBootstrapOfPilotAgentIsNamed(t *testing.T) {
+	p, err := Read(Sidecar, bootstrap.Identity{
+		Environ: []string{"ISTIO_BOOTSTRAP_OVERRIDE=/x", "ENVOY_SECURE_METRICS_PORT=0", "ISTIO_META_ENABLE_SELF_DISCOVERY=false"}, Annotations: map[string]string{"sidecar.istio.io/statsEvictionInterval": "1m"},
+	})
+	want := []string{
+		"annotation sidecar.istio.io/statsEvictionInterval has no effect with holdfast: use --overlay",
+		"variable ISTIO_BOOTSTRAP_OVERRIDE has no effect with holdfast: use --template or --overlay",
+	}
+	if err != nil || !slices.Equal(p.Warnings(), want) {
+		t.Errorf("%q, %v", p.Warnings(), err)
 	}
 }
 

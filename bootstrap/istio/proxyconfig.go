@@ -157,6 +157,15 @@ var insteadOf = map[string]string{
 	"fileFlushMinSizeKb":         "give Envoy --file-flush-min-size-kb",
 }
 
+// withoutEffect are annotations and variables that change pilot-agent's bootstrap only.
+var withoutEffect = struct{ annotations, variables []string }{
+	[]string{"sidecar.istio.io/bootstrapOverride", "sidecar.istio.io/statsEvictionInterval"},
+	[]string{
+		"ENVOY_SECURE_MERGED_METRICS_PORT", "ENVOY_SECURE_METRICS_PORT", "ISTIO_BOOTSTRAP", "ISTIO_BOOTSTRAP_OVERRIDE",
+		"ISTIO_META_ENABLE_SELF_DISCOVERY", "ISTIO_META_LOAD_STATS_CONFIG_JSON",
+	},
+}
+
 // ignored returns a warning for each field of a ProxyConfig that has no effect and not its default.
 func ignored(config *meshv1.ProxyConfig) []string {
 	standard := defaults().ProtoReflect()

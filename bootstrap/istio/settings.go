@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,31 @@ import (
 
 	"github.com/holdfast-xds/holdfast/bootstrap"
 )
+
+// Endpoints returns the listeners for the kubelet and for Prometheus as pilot-agent opens them.
+func (p *Proxy) Endpoints() (bootstrap.Endpoints, error) {
+	host := ""
+	if variable(p.identity.Environ, "METRICS_LOCALHOST_ACCESS_ONLY") == "true" {
+		host = "127.0.0.1"
+		if p.identity.Pod.Family == bootstrap.V6 {
+			host = "::1"
+		}
+	}
+	ports := map[string]int{"ENVOY_STATUS_PORT": ReadyPort, "ENVOY_PROMETHEUS_PORT": StatsPort}
+	for name := range ports {
+		if text := variable(p.identity.Environ, name); text != "" {
+			port, err := strconv.ParseUint(text, 10, 16)
+			if err != nil || port == 0 {
+				return bootstrap.Endpoints{}, fmt.Errorf("istio: variable %s: %q is not a port from 1 to 65535", name, text)
+			}
+			ports[name] = int(port)
+		}
+	}
+	return bootstrap.Endpoints{
+		Ready: net.JoinHostPort("", strconv.Itoa(ports["ENVOY_STATUS_PORT"])),
+		Stats: net.JoinHostPort(host, strconv.Itoa(ports["ENVOY_PROMETHEUS_PORT"])),
+	}, nil
+}
 
 // maxConnections is the key of the proxyMetadata that limits Envoy's connections; the older runtime key has the same meaning.
 const (
@@ -121,7 +147,7 @@ func (p *Proxy) configureStats(stats *bootstrap.Stats) error {
 	stats.NoDefaultTags = true
 	tags := slices.Clone(statsTags)
 	for _, name := range slices.Concat(p.config.GetExtraStatTags(), split(p.annotations["sidecar.istio.io/extraStatTags"])) {
-		tag := bootstrap.Tag{Name: name, Regex: `(` + name + `=\.=(.*?);\.;)`}
+		tag := bootstrap.Tag{Name: name, Regex: `(` + regexp.QuoteMeta(name) + `=\.=(.*?);\.;)`}
 		if name != "" && !slices.Contains(tags, tag) {
 			tags = append(tags, tag)
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"os"
 	"time"
 
@@ -20,7 +19,7 @@ type istioFlags struct {
 }
 
 func (i *istioFlags) add(flags *pflag.FlagSet) {
-	flags.BoolVar(&i.on, "istio", false, "write what istiod expects of a proxy that its webhook injected: node, metadata, stats and runtime from ISTIO_META_…, PROXY_CONFIG and other variables of the webhook, and from the labels and annotations of the pod. --ready-listen is then :15021, --stats-listen :15090, --pod-labels "+istio.LabelsFile+" and --pod-annotations "+istio.AnnotationsFile+", unless given")
+	flags.BoolVar(&i.on, "istio", false, "write what istiod expects of a proxy that its webhook injected: node, metadata, stats and runtime from ISTIO_META_…, PROXY_CONFIG and other variables of the webhook, and from the labels and annotations of the pod. Without them, --ready-listen is :15021, --stats-listen :15090, --pod-labels "+istio.LabelsFile+" and --pod-annotations "+istio.AnnotationsFile)
 	flags.Var(oneOf(&i.role, istio.Sidecar, istio.Router), "istio-role", "role of the proxy in the node id: router for a gateway")
 }
 
@@ -28,12 +27,6 @@ func (i *istioFlags) add(flags *pflag.FlagSet) {
 func (i *istioFlags) setDefaults(f *bootstrapFlags) {
 	if !i.on {
 		return
-	}
-	if !f.given("ready-listen") {
-		f.cfg.Endpoints.Ready = fmt.Sprint(":", istio.ReadyPort)
-	}
-	if !f.given("stats-listen") {
-		f.cfg.Endpoints.Stats = fmt.Sprint(":", istio.StatsPort)
 	}
 	if !f.given("stats-default-tags") {
 		f.defaultTags = false
@@ -60,6 +53,16 @@ func (i *istioFlags) read(f *bootstrapFlags, id bootstrap.Identity) (_ bootstrap
 	}
 	for _, warning := range i.proxy.Warnings() {
 		f.warn(warning)
+	}
+	endpoints, err := i.proxy.Endpoints()
+	if err != nil {
+		return id, err
+	}
+	if !f.given("ready-listen") {
+		f.cfg.Endpoints.Ready = endpoints.Ready
+	}
+	if !f.given("stats-listen") {
+		f.cfg.Endpoints.Stats = endpoints.Stats
 	}
 	if f.cfg, f.args, err = i.proxy.Configure(f.cfg, f.args); err != nil {
 		return id, err

@@ -31,6 +31,10 @@ func TestIstioGivesTheBootstrapOfAnInjectedProxy(t *testing.T) {
 			t.Errorf("no %s in\n%s", want, got.out)
 		}
 	}
+	moved := call(t, webhook("ENVOY_STATUS_PORT=16021"), "bootstrap", "--print")
+	if moved.code != 0 || !strings.Contains(moved.out, `"ENVOY_STATUS_PORT": 16021`) || !strings.Contains(moved.out, "port_value: 16021") {
+		t.Errorf("%+v", moved)
+	}
 	given := call(t, webhook("HOLDFAST_STATS_LISTEN="), "bootstrap", "--print", "--istio-role", "router", "--ready-listen", ":8000", "--stats-default-tags", "--pod-ip", "fd00::1")
 	for _, want := range []string{`id: "router~fd00::1~`, `"ENVOY_STATUS_PORT": 8000`, `address: "::"`, `address: "::1"`} {
 		if given.code != 0 || !strings.Contains(given.out, want) {

@@ -25,6 +25,7 @@ func (o *ownBootstrap) add(c *command, p process) {
 	var bootstrapping *command
 	bootstrapping, o.flags = bootstrapCommand(p)
 	c.borrow(bootstrapping, writeBootstrapFlag)
+	o.flags.given = func(flag string) bool { return c.given(flag) || bootstrapping.given(flag) } // a flag of both is set in c
 }
 
 // write writes the bootstrap and returns its path and Envoy's command line, child, which it completes by what

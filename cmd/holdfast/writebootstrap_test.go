@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -222,6 +224,44 @@ func TestAFlagOfBothCommandsIsOfOneKind(t *testing.T) {
 	}
 	if borrowed < 40 {
 		t.Errorf("only %d flags are borrowed", borrowed)
+	}
+}
+
+func TestAFlagOfBothCommandsSetsBoth(t *testing.T) {
+	type values struct {
+		on, borrowed bool
+		list         []string
+		pairs        map[string]any
+	}
+	command := func(name string, v *values) (*command, *pflag.FlagSet) {
+		c := newCommand(name, "", "", "")
+		flags := c.section("flags")
+		flags.BoolVar(&v.on, "on", false, "")
+		flags.Var(texts(&v.list), "list", "")
+		flags.Var(metadata(&v.pairs), "pairs", "")
+		return c, flags
+	}
+	var a, b values
+	own, flags := command("own", &a)
+	flags.Bool("with", false, "")
+	other, flags := command("other", &b)
+	flags.BoolVar(&b.borrowed, "borrowed", false, "")
+	own.borrow(other, "with")
+	own.finish(process{environ: []string{"HOLDFAST_LIST=x,y", `HOLDFAST_PAIRS={"a": [1]}`, "HOLDFAST_BORROWED=true", "HOLDFAST_WITH=true"}}, map[string]bool{})
+	own.run = func(context.Context, []string) error { return nil }
+	own.SetArgs([]string{"--on"})
+	if err := own.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	want := values{on: true, list: []string{"x", "y"}, pairs: map[string]any{"a": []any{int64(1)}}}
+	if !reflect.DeepEqual(a, want) {
+		t.Errorf("own: %+v", a)
+	}
+	if want.borrowed = true; !reflect.DeepEqual(b, want) {
+		t.Errorf("other: %+v", b)
+	}
+	if !own.given("on") || own.given("borrowed") || !other.given("borrowed") {
+		t.Error("a flag that was set is not given, or one that was not is")
 	}
 }
 

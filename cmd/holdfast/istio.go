@@ -19,7 +19,7 @@ type istioFlags struct {
 }
 
 func (i *istioFlags) add(flags *pflag.FlagSet) {
-	flags.BoolVar(&i.on, "istio", false, "write what istiod expects of a proxy that its webhook injected: node, metadata, stats and runtime from ISTIO_META_…, PROXY_CONFIG and other variables of the webhook, and from the labels and annotations of the pod. Without them, --ready-listen is :15021, --stats-listen :15090, --pod-labels "+istio.LabelsFile+" and --pod-annotations "+istio.AnnotationsFile)
+	flags.BoolVar(&i.on, "istio", false, "write what istiod expects of a proxy that its webhook injected: node, metadata, stats and runtime from ISTIO_META_…, PROXY_CONFIG and other variables of the webhook, and from the labels and annotations of the pod. Unless they are given, --ready-listen is :15021, --stats-listen :15090, --pod-labels "+istio.LabelsFile+" and --pod-annotations "+istio.AnnotationsFile)
 	flags.Var(oneOf(&i.role, istio.Sidecar, istio.Router), "istio-role", "role of the proxy in the node id: router for a gateway")
 }
 

@@ -12,7 +12,9 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/types/known/structpb"
 	"istio.io/istio/pilot/cmd/pilot-agent/config"
+	pilot "istio.io/istio/pilot/pkg/model"
 	pilotagent "istio.io/istio/pkg/bootstrap"
 	"istio.io/istio/pkg/model"
 	"sigs.k8s.io/yaml"
@@ -92,11 +94,17 @@ func TestTheNodeIsThatOfPilotAgent(t *testing.T) {
 				}
 				met[path] = true
 			}
-			text, err := json.Marshal(at(got, "node", "metadata"))
+			// As istiod does when Envoy's stream begins.
+			metadata, err := structpb.NewStruct(at(got, "node", "metadata").(map[string]any))
 			check(t, err)
-			var decoded model.BootstrapNodeMetadata
-			if err := json.Unmarshal(text, &decoded); err != nil {
-				t.Fatalf("istiod cannot decode the metadata: %v\n%s", err, text)
+			decoded, err := pilot.ParseMetadata(metadata)
+			if err != nil {
+				t.Fatalf("istiod cannot decode the metadata: %v\n%v", err, metadata)
+			}
+			proxy, err := pilot.ParseServiceNodeWithMetadata(at(got, "node", "id").(string), decoded)
+			check(t, err)
+			if string(proxy.Type) != in.role || proxy.IPAddresses[0] != in.value("INSTANCE_IP") || proxy.DNSDomain != in.value("POD_NAMESPACE")+".svc.cluster.local" {
+				t.Errorf("istiod takes it for %s %v %s", proxy.Type, proxy.IPAddresses, proxy.DNSDomain)
 			}
 			if !reflect.DeepEqual(decoded.PodPorts, typed.PodPorts) || !slices.Equal(decoded.InstanceIPs, typed.InstanceIPs) || !maps.Equal(decoded.Labels, typed.Labels) ||
 				decoded.EnvoyStatusPort != 15021 || decoded.EnvoyPrometheusPort != 15090 || decoded.DNSCapture != typed.DNSCapture {

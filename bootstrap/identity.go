@@ -83,7 +83,7 @@ func (i Identity) Node() (node Node, err error) {
 		}
 	}()
 	node = i.Given
-	metadata, err := i.metadata()
+	metadata, err := i.AllMetadata()
 	if err != nil {
 		return node, err
 	}
@@ -195,9 +195,9 @@ func (p Pod) domain() string {
 	return p.Domain
 }
 
-// metadata returns the values of all sources, a later one overriding earlier ones: pod, files, ISTIO_META_,
-// ISTIO_METAJSON_, HOLDFAST_META_, flags.
-func (i Identity) metadata() (map[string]any, error) {
+// AllMetadata returns the values of all sources, a later one overriding earlier ones: pod, files, ISTIO_META_,
+// ISTIO_METAJSON_, HOLDFAST_META_, flags. The map is new for each call; values in it may be those of Given.
+func (i Identity) AllMetadata() (map[string]any, error) {
 	m := make(map[string]any)
 	if i.Given.ID == "" {
 		merge(m, i.Pod.metadata())

@@ -37,7 +37,10 @@ agent nor a control plane is needed. docs/bootstrap.md has examples.
 
 Metadata can also be set by the environment: HOLDFAST_META_NAME=text, and Istio's
 ISTIO_META_NAME=text and ISTIO_METAJSON_NAME={"NAME": value}. --node-metadata overrides
-HOLDFAST_META_, which overrides ISTIO_METAJSON_, ISTIO_META_, and the pod's files.`
+HOLDFAST_META_, which overrides ISTIO_METAJSON_, ISTIO_META_, and the pod's files.
+
+In a pod of Istio's webhook --istio gives the bootstrap what istiod expects, from the variables,
+labels and annotations that the webhook sets.`
 
 const bootstrapExample = `
 # for an Envoy of the service web
@@ -55,6 +58,9 @@ holdfast bootstrap --out envoy.json --node-id web-1 --node-cluster web \
 holdfast bootstrap --out /etc/envoy/envoy.yaml --pod-labels /etc/podinfo/labels \
     --wait-for pod-ip --ready-listen :15021 --stats-listen :15090
 
+# in a pod of Istio's webhook
+holdfast bootstrap --out /etc/envoy/envoy.yaml --istio
+
 # with your own additions, checked by the Envoy that will read it
 holdfast bootstrap --out envoy.yaml --node-id web-1 --node-cluster web \
     --overlay tracing.yaml --overlay no-admin.patch.yaml --validate --envoy-binary /usr/bin/envoy`
@@ -62,6 +68,13 @@ holdfast bootstrap --out envoy.yaml --node-id web-1 --node-cluster web \
 // bootstrapFlags are the flags of `holdfast bootstrap`. Most of them set fields of cfg, args and
 // identity; the others are needed to complete these, or are about files.
 type bootstrapFlags struct {
+	// stdout is for --print, --diff and --out -; warn and progress tell a person what the command cannot tell by its
+	// files.
+	stdout         io.Writer
+	warn, progress func(text string)
+	// given reports whether a flag was set, by the command line, a variable or the file.
+	given func(flag string) bool
+
 	cfg      bootstrap.Config
 	args     bootstrap.EnvoyArgs
 	identity identityFlags
@@ -75,20 +88,30 @@ type bootstrapFlags struct {
 	templateOnly          bool
 	overlays              []string
 
+	istio       istioFlags
 	defaultTags bool
 	heap        heapLimit
 	limits      cgroup.Limits // of Envoy's container, 0 for those of this one
 }
 
 func newBootstrap(p process) *command {
-	c := newCommand("bootstrap", "write Envoy's bootstrap file", bootstrapLong, bootstrapExample)
-	f := &bootstrapFlags{mode: bootstrapMode}
-	f.add(c)
+	c, f := bootstrapCommand(p)
 	c.run = func(ctx context.Context, warnings []string) error {
 		warn(c, warnings)
-		return f.run(ctx, c, p.environ)
+		return f.run(ctx, p.environ)
 	}
 	return c
+}
+
+// bootstrapCommand returns the command with its flags, without what it runs: `holdfast run` has these flags too.
+func bootstrapCommand(p process) (*command, *bootstrapFlags) {
+	c := newCommand("bootstrap", "write Envoy's bootstrap file", bootstrapLong, bootstrapExample)
+	f := &bootstrapFlags{mode: bootstrapMode, stdout: p.stdout}
+	f.warn = func(text string) { warn(c, []string{text}) }
+	f.progress = func(text string) { _, _ = fmt.Fprintf(p.stderr, "holdfast: %s\n", text) }
+	f.given = c.given
+	f.add(c)
+	return c, f
 }
 
 func (f *bootstrapFlags) add(c *command) {
@@ -102,6 +125,7 @@ func (f *bootstrapFlags) add(c *command) {
 	flags.BoolVar(&f.validate, "validate", false, "let Envoy check the bootstrap (envoy --mode validate) before it is written, if an Envoy is installed. The rules of Envoy's API are always checked. Without --out, only check")
 	flags.StringVar(&f.envoy, "envoy-binary", "", "`FILE`, or command in PATH, of the Envoy for --validate; empty: envoy, if it is in PATH")
 	f.identity.add(c.section("Envoy's node (id and cluster are required)"))
+	f.istio.add(c.section("Istio"))
 	f.addConnection(c.section("Envoy's connection to the agent"))
 	f.addStats(c)
 	f.addLimits(c)
@@ -152,19 +176,26 @@ func (f *bootstrapFlags) addLimits(c *command) {
 }
 
 // run validates, waits, builds and writes.
-func (f *bootstrapFlags) run(ctx context.Context, c *command, environ []string) error {
+func (f *bootstrapFlags) run(ctx context.Context, environ []string) error {
 	if err := f.consistent(); err != nil {
 		return err
 	}
+	f.istio.setDefaults(f)
 	ips, err := f.identity.ips(environ)
 	if err != nil {
 		return err
 	}
-	if ips, err = f.wait.wait(ctx, c.ErrOrStderr(), f.cfg.XDS.Socket, ips, f.cfg.Family); err != nil {
+	if ips, err = f.wait.wait(ctx, f.progress, f.cfg.XDS.Socket, ips, f.cfg.Family); err != nil {
 		return err
+	}
+	if f.istio.on && !f.given("ip-family") && !slices.ContainsFunc(ips, bootstrap.V4.Has) && len(ips) > 0 {
+		f.cfg.Family = bootstrap.V6 // as pilot-agent does
 	}
 	id, err := f.identity.identity(environ, f.cfg.Family, ips)
 	if err != nil {
+		return err
+	}
+	if id, err = f.istio.read(f, id); err != nil {
 		return err
 	}
 	if err := f.complete(); err != nil {
@@ -179,15 +210,15 @@ func (f *bootstrapFlags) run(ctx context.Context, c *command, environ []string) 
 		return err
 	}
 	if len(unknown) > 0 && !f.validate {
-		warn(c, []string{fmt.Sprintf("the rules of %s are known to Envoy only: use --validate to check them", strings.Join(unknown, ", "))})
+		f.warn(fmt.Sprintf("the rules of %s are known to Envoy only: use --validate to check them", strings.Join(unknown, ", ")))
 	}
 	if addr := bootstrap.OpenAdmin(made); addr != "" {
-		warn(c, []string{fmt.Sprintf("a template or an overlay puts Envoy's admin interface on %s: everybody who can reach it can stop Envoy and read its configuration; use loopback or a Unix socket", addr)})
+		f.warn(fmt.Sprintf("a template or an overlay puts Envoy's admin interface on %s: everybody who can reach it can stop Envoy and read its configuration; use loopback or a Unix socket", addr))
 	}
 	if f.heap.auto && f.limits.Memory == 0 {
-		warn(c, []string{"--heap-limit auto has no effect, because the container has no memory limit: give --memory-limit"})
+		f.warn("--heap-limit auto has no effect, because the container has no memory limit: give --memory-limit")
 	}
-	return f.write(ctx, c, made)
+	return f.write(ctx, made)
 }
 
 // consistent checks flags that need or exclude one another.
@@ -239,6 +270,9 @@ func (f *bootstrapFlags) complete() error {
 // build returns the bootstrap. It sets the node of cfg.
 func (f *bootstrapFlags) build(id bootstrap.Identity) (*bootstrapv3.Bootstrap, error) {
 	made, err := f.base(id)
+	if err == nil && f.istio.on && !f.templateOnly {
+		made, err = f.istio.proxy.Complete(made)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -290,9 +324,9 @@ func (f *waitFlags) add(flags *pflag.FlagSet) {
 	flags.Var(numberOf(&f.timeout, time.Minute, positive), "wait-timeout", "maximum time to wait (`DURATION`); then the command exits with code 1 and reports what is missing")
 }
 
-// wait returns when all conditions hold. It returns ips, the given addresses of the pod; if there
+// wait returns when all conditions hold, and calls progress for each that it waits for. It returns ips, the given addresses of the pod; if there
 // are none and the conditions include pod-ip, the addresses of the machine.
-func (f *waitFlags) wait(ctx context.Context, progress io.Writer, socket string, ips []netip.Addr, family bootstrap.Family) ([]netip.Addr, error) {
+func (f *waitFlags) wait(ctx context.Context, progress func(text string), socket string, ips []netip.Addr, family bootstrap.Family) ([]netip.Addr, error) {
 	var conditions []bootstrap.Condition
 	for _, all := range f.conditions {
 		for name := range strings.SplitSeq(all, ",") {
@@ -310,9 +344,9 @@ func (f *waitFlags) wait(ctx context.Context, progress io.Writer, socket string,
 	defer cancel()
 	err := bootstrap.Wait(limited, conditions, func(name string, missing error) {
 		if missing != nil {
-			_, _ = fmt.Fprintf(progress, "holdfast: waiting for %s: %v\n", name, missing)
+			progress(fmt.Sprintf("waiting for %s: %v", name, missing))
 		} else {
-			_, _ = fmt.Fprintf(progress, "holdfast: %s found\n", name)
+			progress(name + " found")
 		}
 	})
 	switch {
@@ -366,7 +400,7 @@ func podIPs(ips *[]netip.Addr, family bootstrap.Family) error {
 }
 
 // write writes the bootstrap in the requested forms. Nothing is written unless all checks pass.
-func (f *bootstrapFlags) write(ctx context.Context, c *command, made *bootstrapv3.Bootstrap) error {
+func (f *bootstrapFlags) write(ctx context.Context, made *bootstrapv3.Bootstrap) error {
 	format := bootstrap.YAML
 	if f.out != "" && f.out != "-" {
 		var err error
@@ -379,15 +413,15 @@ func (f *bootstrapFlags) write(ctx context.Context, c *command, made *bootstrapv
 		return failed(err)
 	}
 	if f.validate {
-		if err := f.askEnvoy(ctx, c, text, format); err != nil {
+		if err := f.askEnvoy(ctx, text, format); err != nil {
 			return failed(err)
 		}
 	}
 	switch {
 	case f.diff:
-		return f.showDiff(c, string(text))
+		return f.showDiff(string(text))
 	case f.print || f.out == "-":
-		if _, err := c.OutOrStdout().Write(text); err != nil || f.print {
+		if _, err := f.stdout.Write(text); err != nil || f.print {
 			return failed(err)
 		}
 	}
@@ -395,7 +429,7 @@ func (f *bootstrapFlags) write(ctx context.Context, c *command, made *bootstrapv
 		return err
 	}
 	if why := bootstrap.Sensitive(made); why != "" && f.mode&0o077 != 0 {
-		warn(c, []string{fmt.Sprintf("%s can be read by other users (--out-mode %04o), and it contains %s: use --out-mode 0600", f.out, f.mode, why)})
+		f.warn(fmt.Sprintf("%s can be read by other users (--out-mode %04o), and it contains %s: use --out-mode 0600", f.out, f.mode, why))
 	}
 	return failed(atomicfile.Write(f.out, text, f.mode))
 }
@@ -422,7 +456,7 @@ func (f *bootstrapFlags) writeOthers() error {
 }
 
 // askEnvoy lets the Envoy of --envoy-binary, or else one in PATH, check the bootstrap.
-func (f *bootstrapFlags) askEnvoy(ctx context.Context, c *command, text []byte, format bootstrap.Format) error {
+func (f *bootstrapFlags) askEnvoy(ctx context.Context, text []byte, format bootstrap.Format) error {
 	name := f.envoy
 	if name == "" {
 		name = "envoy"
@@ -432,7 +466,7 @@ func (f *bootstrapFlags) askEnvoy(ctx context.Context, c *command, text []byte, 
 		if f.envoy != "" {
 			return fmt.Errorf("--envoy-binary: %w", err)
 		}
-		warn(c, []string{"--validate: there is no envoy in PATH (name one with --envoy-binary): only the rules of its API were checked, as far as they are known without Envoy"})
+		f.warn("--validate: there is no envoy in PATH (name one with --envoy-binary): only the rules of its API were checked, as far as they are known without Envoy")
 		return nil
 	}
 	dir := ""
@@ -443,7 +477,7 @@ func (f *bootstrapFlags) askEnvoy(ctx context.Context, c *command, text []byte, 
 }
 
 // showDiff shows how the existing file would change.
-func (f *bootstrapFlags) showDiff(c *command, text string) error {
+func (f *bootstrapFlags) showDiff(text string) error {
 	name := f.out
 	before, err := userfile.Read(f.out)
 	switch {
@@ -456,7 +490,7 @@ func (f *bootstrapFlags) showDiff(c *command, text string) error {
 	if diff == "" {
 		return nil
 	}
-	if _, err := fmt.Fprint(c.OutOrStdout(), diff); err != nil {
+	if _, err := fmt.Fprint(f.stdout, diff); err != nil {
 		return failed(err)
 	}
 	return failed(fmt.Errorf("%s would change", f.out))

@@ -173,7 +173,11 @@ func explainFlag(cmd *cobra.Command, err error) error {
 		return err
 	}
 	var known []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			known = append(known, f.Name)
+		}
+	})
 	return fmt.Errorf("%w%s (`%s --help` lists the flags)", err, didYouMean("--", unknown.GetSpecifiedName(), known), cmd.CommandPath())
 }
 
@@ -191,6 +195,8 @@ func headerFlag(flags *pflag.FlagSet) (name string) {
 type command struct {
 	*cobra.Command
 	sections []*pflag.FlagSet // each has its title as its name
+	// borrowed are flags of another command; nil for none. See borrow.
+	borrowed *pflag.FlagSet
 	// takesChild is set if another command line, child, may follow --.
 	takesChild bool
 	child      []string
@@ -240,10 +246,17 @@ func (c *command) visitFlags(visit func(*pflag.Flag)) {
 	}
 }
 
+// given reports whether a flag was set by the command line, a variable or the file of settings.
+func (c *command) given(name string) (set bool) {
+	c.visitFlags(func(f *pflag.Flag) { set = set || f.Name == name && f.Changed })
+	return set
+}
+
 // finish adds --config, the help and the parsing that all commands share.
 func (c *command) finish(p process, keys map[string]bool) {
 	c.SetHelpFunc(func(*cobra.Command, []string) { c.writeHelp(p.stdout) })
 	c.visitFlags(c.Flags().AddFlag)
+	c.Flags().AddFlagSet(c.borrowed)
 	c.completeFlags()
 	c.Flags().String(configFlag, "", "YAML `FILE` of settings; a key is the name of a flag, without the dashes. All commands may use the same file")
 	c.Args = func(cmd *cobra.Command, args []string) error {

@@ -68,7 +68,7 @@ func completeDiff(cmd *cobra.Command, args []string, toComplete string) ([]strin
 
 // completeFlags completes the values of flags that have a few, and of types.
 func (c *command) completeFlags() {
-	c.visitFlags(func(f *pflag.Flag) {
+	c.Flags().VisitAll(func(f *pflag.Flag) {
 		var values []string
 		switch kind := f.Value.Type(); {
 		case f.Name == "type":

@@ -48,7 +48,8 @@ serve it on a Unix socket, until SIGTERM or SIGINT.
 
 Envoy connects to the agent with the bootstrap that ` + "`holdfast bootstrap`" + ` writes. Several
 Envoys, and other xDS clients, may use one agent. With --bootstrap or --node-id the agent
-fetches the configuration before Envoy connects.
+fetches the configuration before Envoy connects. With --write-bootstrap it writes the
+bootstrap itself, with the flags of ` + "`holdfast bootstrap`" + `.
 
 After --, give Envoy's command line to run Envoy as a child of the agent.
 
@@ -71,6 +72,10 @@ holdfast run --upstream 127.0.0.1:18000 --upstream-plaintext \
 # with Envoy as a child
 holdfast run --upstream xds.example.com:443 -- envoy -c /etc/envoy/envoy.yaml
 
+# in one container: the bootstrap of the pod, the agent and Envoy
+holdfast run --upstream xds.example.com:443 --write-bootstrap --out /etc/envoy/envoy.yaml \
+    --wait-for pod-ip --ready-listen :15021 -- envoy -c /etc/envoy/envoy.yaml
+
 # from a directory of files
 holdfast run --upstream file:/etc/xds`
 
@@ -84,6 +89,7 @@ type runFlags struct {
 	envoyJSON    bool
 	bootstrap    string
 	node         nodeFlags
+	written      ownBootstrap
 	log          logFlags
 }
 
@@ -107,6 +113,7 @@ func newRun(p process) *command {
 	c.takesChild = true
 	f := &runFlags{}
 	f.add(c)
+	f.written.add(c, p)
 	c.run = func(ctx context.Context, warnings []string) error {
 		exported, more := telemetry.FromEnv(os.Getenv)
 		f.cfg.Telemetry = exported
@@ -121,11 +128,15 @@ func newRun(p process) *command {
 		if err := f.checkPlaces(); err != nil {
 			return err
 		}
-		file := cmp.Or(f.bootstrap, configFile(c.child))
+		child, err := f.writeBootstrap(ctx, p.environ, c)
+		if err != nil {
+			return err
+		}
+		file := cmp.Or(f.bootstrap, configFile(child))
 		if f.cfg.Node == nil && file != "" {
 			f.cfg.Node = nodeOf(file, log)
 		}
-		if err := f.completeEnvoy(c.child, file, limits, p.stderr); err != nil {
+		if err := f.completeEnvoy(child, file, limits, p.stderr); err != nil {
 			return err
 		}
 		if err := checkVersion(ctx, f.cfg.Envoy, log); err != nil {
@@ -153,8 +164,10 @@ func newRun(p process) *command {
 func (f *runFlags) complete(log *slog.Logger) (err error) {
 	cfg := &f.cfg
 	cfg.Version, cfg.Log = version, log
-	if cfg.Node, err = f.node.identity(f.bootstrap); err != nil {
-		return err
+	if !f.written.asked { // otherwise the node is that of the bootstrap, which does not exist yet
+		if cfg.Node, err = f.node.identity(f.bootstrap); err != nil {
+			return err
+		}
 	}
 	if cfg.Certificates, err = f.certificates.config(); err != nil {
 		return err
@@ -175,6 +188,23 @@ func (f *runFlags) complete(log *slog.Logger) (err error) {
 	}
 	cfg.Store.Keys, err = stateKeys(f.stateKeys)
 	return err
+}
+
+// writeBootstrap writes the bootstrap if --write-bootstrap says so, reads the node from it, and lets everything else be
+// read from it too. It returns Envoy's command line.
+func (f *runFlags) writeBootstrap(ctx context.Context, environ []string, c *command) (line []string, err error) {
+	if !f.written.asked {
+		return c.child, nil
+	}
+	if f.bootstrap, line, err = f.written.write(ctx, f.cfg.Log, environ, f.bootstrap, c.child); err != nil {
+		return nil, err
+	}
+	if drain := f.written.flags.istio.drain(); drain > 0 && !c.given("drain-timeout") && !c.given("drain-min") {
+		f.cfg.Envoy.Draining.Timeout, f.cfg.Envoy.Draining.Min = drain, min(drain, f.cfg.Envoy.Draining.Min)
+	}
+	f.cfg.Envoy.Admin = "" // a template or an overlay may have another one than --envoy-admin
+	f.cfg.Node, err = bootstrap.ReadNode(f.bootstrap)
+	return line, err
 }
 
 // checkPlaces checks addresses and paths, alone and together.

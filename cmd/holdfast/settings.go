@@ -59,7 +59,7 @@ func applySettings(flags *pflag.FlagSet, environ []string, keys map[string]bool)
 	if err != nil {
 		return nil, err
 	}
-	flags.VisitAll(func(f *pflag.Flag) {
+	apply := func(f *pflag.Flag) {
 		if err != nil || f.Changed || f.Name == configFlag || onCommandLineOnly(f) {
 			return
 		}
@@ -73,6 +73,21 @@ func applySettings(flags *pflag.FlagSet, environ []string, keys map[string]bool)
 			if setErr := setYAML(f, value); setErr != nil {
 				err = fmt.Errorf("%s: %s: %w", config.Value, f.Name, setErr)
 			}
+		}
+	}
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Annotations[onlyWith] == nil {
+			apply(f)
+		}
+	})
+	// Only now it is known which flags of other commands count.
+	flags.VisitAll(func(f *pflag.Flag) {
+		switch from := f.Annotations[onlyWith]; {
+		case from == nil || err != nil:
+		case flags.Lookup(from[0]).Value.String() == "true":
+			apply(f)
+		case f.Changed:
+			err = fmt.Errorf("unknown flag: --%s: it is a flag of `holdfast %s`; this command takes it with --%s", f.Name, from[1], from[0])
 		}
 	})
 	return warnings, err

@@ -19,14 +19,16 @@ import (
 	"github.com/holdfast-xds/holdfast/test/testbed"
 )
 
-// Every bootstrap that holdfast makes is read by every Envoy of the matrix: those of bootstrap/testdata, which the tests
-// of that package hold to what it builds, and the examples of overlays among them.
+// Every bootstrap that holdfast makes is read by every Envoy of the matrix: those of bootstrap/testdata and of
+// bootstrap/istio/testdata, which the tests of these packages hold to what they build, and the examples of overlays among them.
 func TestEnvoyAcceptsEveryGoldenBootstrap(t *testing.T) {
 	binary := envoytest.Binary(t)
 	files, err := filepath.Glob(filepath.Join(envoytest.Root(t), "bootstrap", "testdata", "golden", "*.yaml"))
-	if err != nil || len(files) < 20 {
-		t.Fatalf("only %d golden bootstraps were found, %v", len(files), err)
+	injected, err2 := filepath.Glob(filepath.Join(envoytest.Root(t), "bootstrap", "istio", "testdata", "golden", "*.yaml"))
+	if err != nil || err2 != nil || len(files) < 20 || len(injected) < 3 {
+		t.Fatalf("only %d and %d golden bootstraps were found, %v, %v", len(files), len(injected), err, err2)
 	}
+	files = append(files, injected...)
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			out, err := exec.CommandContext(t.Context(), binary, "--mode", "validate", "-c", file,

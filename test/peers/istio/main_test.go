@@ -18,7 +18,10 @@ import (
 var keep = flag.String("keep", "", "write what each Envoy was given, and the documents, below this `directory`")
 
 // The programs under test, with absolute paths.
-var holdfastBinary, envoyBinary string
+var holdfastBinary, agentBinary, envoyBinary string
+
+// moduleDir is the directory of this module, which a test may leave.
+var moduleDir string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -47,9 +50,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// findPrograms finds holdfast-mesh and Envoy: by the variables HOLDFAST_MESH and ENVOY, or where make
+// findPrograms finds holdfast-mesh, holdfast and Envoy: by the variables HOLDFAST_MESH, HOLDFAST and ENVOY, or where make
 // build and make envoy put them.
 func findPrograms() (err error) {
+	if moduleDir, err = os.Getwd(); err != nil {
+		return err
+	}
+	if agentBinary, err = program("HOLDFAST", "../../../bin/holdfast", "make build"); err != nil {
+		return err
+	}
 	if holdfastBinary, err = program("HOLDFAST_MESH", "../../../bin/holdfast-mesh", "make build"); err != nil {
 		return err
 	}

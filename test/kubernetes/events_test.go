@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/test/kubernetes/cluster"
+	"github.com/holdfast-xds/holdfast/test/kubernetes/rig"
 )
 
 // An event is something that happens to a deployment under load.
@@ -24,27 +25,17 @@ type event struct {
 	shapes []string
 }
 
-// result is what came of an event.
-type result struct {
-	shape, event string
-	report       cluster.Report
-	notReady     time.Duration
-}
-
-// results are those of all tests, for the table at their end.
-var results []result
-
 // A probe of the manifests runs every 2 s, and two of them must fail; the kubelet restarts a container in about a second.
 const restarted = 20 * time.Second
 
 var events = []event{
 	{name: "rolling update", happens: func(w *world) {
-		w.kubectl("rollout", "restart", "deployment/"+w.deployment)
+		w.Kubectl("rollout", "restart", "deployment/"+w.deployment)
 		w.rolledOut()
 	}},
 	{name: "a pod deleted", happens: func(w *world) {
 		count := w.replicas()
-		w.kubectl("delete", "pod", w.pod().Metadata.Name, "--wait=false")
+		w.Kubectl("delete", "pod", w.pod().Metadata.Name, "--wait=false")
 		w.allReady(count)
 	}},
 	{name: "scaled to 3, 1 and 2", long: true, happens: func(w *world) {
@@ -71,7 +62,7 @@ var events = []event{
 		w.hang()
 	}},
 	{name: "kubelet restarted", notReady: time.Minute, mayFail: "Kubernetes' own: startup probes run anew (kubernetes#100277)", long: true, happens: func(w *world) {
-		w.check(node.Restart("kubelet"))
+		w.Check(rig.Node.Restart("kubelet"))
 		time.Sleep(10 * time.Second) // it has probed everything again
 		w.allReady(w.replicas())
 	}},
@@ -87,9 +78,9 @@ func play(t *testing.T, shape string, w *world) {
 			continue
 		}
 		ok := t.Run(e.name, func(t *testing.T) {
-			inner := *w
-			inner.T = t
-			inner.play(shape, e)
+			during := *w
+			during.Namespace = w.During(t)
+			during.play(shape, e)
 		})
 		if !ok {
 			return // what follows would start from a broken state
@@ -111,30 +102,9 @@ func (e event) isFor(shape string) bool {
 
 // play plays an event under load.
 func (w *world) play(shape string, e event) {
+	w.Helper()
 	w.fresh()
-	watch, err := node.WatchReady(w.namespace, "app.kubernetes.io/name="+w.deployment)
-	w.check(err)
-	load := w.load()
-	time.Sleep(2 * time.Second)
-	e.happens(w)
-	time.Sleep(2 * time.Second)
-	report, err := load.Stop()
-	w.check(err)
-	notReady, err := watch.Stop()
-	if err != nil {
-		w.Error(err)
-	}
-	results = append(results, result{shape, e.name, report, notReady})
-	w.Logf("%s; not Ready for %.1f s", report, notReady.Seconds())
-	if report.Sent < 500 {
-		w.Errorf("only %d requests were sent: the load does not say anything", report.Sent)
-	}
-	if len(report.Failures) > 0 && e.mayFail == "" {
-		w.Errorf("%s", report)
-	}
-	if notReady > e.notReady {
-		w.Errorf("a pod was not Ready for %s, want at most %s", notReady, e.notReady)
-	}
+	w.Play(shape, w.selector(), w.load, rig.Event{Name: e.name, Happens: func() { e.happens(w) }, MayFail: e.mayFail, MaxNotReady: e.notReady})
 }
 
 // kill kills the agent's or Envoy's process of one pod, or both, and waits until the pod has recovered.
@@ -145,7 +115,7 @@ func (w *world) kill(programs ...string) {
 	for _, program := range programs {
 		pids = append(pids, w.process(pod, program))
 	}
-	w.signal("KILL", pids...)
+	w.Signal("KILL", pids...)
 	w.recovered(pod)
 }
 
@@ -173,8 +143,8 @@ func (w *world) replaceContainer() {
 			list = "initContainers"
 		}
 	}
-	w.kubectl("patch", "pod", pod.Metadata.Name, "--type=strategic", "--patch", fmt.Sprintf(`{"spec": {%q: [{"name": %q, "image": "holdfast:%s"}]}}`, list, w.agent, nextVersion))
-	w.eventually(2*time.Minute, func() error {
+	w.Kubectl("patch", "pod", pod.Metadata.Name, "--type=strategic", "--patch", fmt.Sprintf(`{"spec": {%q: [{"name": %q, "image": "holdfast:%s"}]}}`, list, w.agent, rig.NextVersion))
+	w.Eventually(2*time.Minute, func() error {
 		for _, now := range w.pods() {
 			if status, _ := now.Container(w.agent); now.Metadata.UID == pod.Metadata.UID && status.ContainerID != before.ContainerID && status.Ready {
 				return nil
@@ -190,8 +160,8 @@ func (w *world) hang() {
 	w.Helper()
 	pod := w.pod()
 	before, _ := pod.Container(w.agent)
-	w.signal("STOP", w.process(pod, "agent"))
-	w.eventually(3*time.Minute, func() error {
+	w.Signal("STOP", w.process(pod, "agent"))
+	w.Eventually(3*time.Minute, func() error {
 		for _, now := range w.pods() {
 			if status, _ := now.Container(w.agent); now.Metadata.UID == pod.Metadata.UID && status.ContainerID != before.ContainerID && status.Ready {
 				return nil
@@ -206,32 +176,18 @@ func (w *world) hang() {
 func (w *world) withoutControlPlane(do func()) {
 	w.Helper()
 	scale := func(count string) error {
-		_, err := node.Kubectl("scale", "--namespace", "control", "deployment/controlplane", "--replicas", count)
+		_, err := rig.Node.Kubectl("scale", "--namespace", "control", "deployment/controlplane", "--replicas", count)
 		return err
 	}
-	w.check(scale("0"))
-	w.eventually(time.Minute, func() error {
-		pods, err := node.Pods("control", "app=controlplane")
+	w.Check(scale("0"))
+	w.Eventually(time.Minute, func() error {
+		pods, err := rig.Node.Pods("control", "app=controlplane")
 		if err == nil && len(pods) > 0 {
 			err = fmt.Errorf("the control plane is still there")
 		}
 		return err
 	})
 	do()
-	w.check(scale("1"))
-	w.check(rolledOut("control", "controlplane"))
-}
-
-// table is what the documentation has of the results.
-func table(results []result) string {
-	var text strings.Builder
-	text.WriteString("| shape | event | failed requests | not Ready |\n| --- | --- | --- | --- |\n")
-	for _, r := range results {
-		failed := fmt.Sprintf("%d of %d", len(r.report.Failures), r.report.Sent)
-		if len(r.report.Failures) > 0 {
-			failed += fmt.Sprintf(", within %.1f s", r.report.Span().Seconds())
-		}
-		fmt.Fprintf(&text, "| %s | %s | %s | %.1f s |\n", r.shape, r.event, failed, r.notReady.Seconds())
-	}
-	return text.String()
+	w.Check(scale("1"))
+	w.Check(rig.RolledOut("control", "controlplane"))
 }

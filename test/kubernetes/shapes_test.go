@@ -3,6 +3,8 @@ package kubernetes
 import (
 	"slices"
 	"testing"
+
+	"github.com/holdfast-xds/holdfast/test/kubernetes/rig"
 )
 
 func TestNativeSidecar(t *testing.T) {
@@ -14,17 +16,17 @@ func TestEnvoyAsChild(t *testing.T) {
 }
 
 func TestGateway(t *testing.T) {
-	onlyLong(t)
+	rig.OnlyLong(t)
 	play(t, "gateway", deploy(t, "overlays/gateway", changed(gatewayApplication)))
 }
 
 func TestPlainSidecar(t *testing.T) {
-	onlyLong(t)
+	rig.OnlyLong(t)
 	play(t, "plain-sidecar", deploy(t, "overlays/native-sidecar", changed(plainSidecar)))
 }
 
 func TestHardened(t *testing.T) {
-	onlyLong(t)
+	rig.OnlyLong(t)
 	for _, overlay := range []string{"native-sidecar", "envoy-child"} {
 		t.Run(overlay, func(t *testing.T) {
 			play(t, overlay+", hardened", deploy(t, "overlays/"+overlay, hardened))
@@ -33,14 +35,6 @@ func TestHardened(t *testing.T) {
 	t.Run("gateway", func(t *testing.T) {
 		play(t, "gateway, hardened", deploy(t, "overlays/gateway", hardened, changed(gatewayApplication)))
 	})
-}
-
-// onlyLong skips a test in the short form: what CI has time for are the other shapes.
-func onlyLong(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("only in the long form: make kubernetes-test-all")
-	}
 }
 
 // gatewayApplication puts an application beside the gateway's Envoy: the tests' control plane leads there. Two replicas
@@ -52,7 +46,7 @@ func gatewayApplication(doc map[string]any) {
 	}
 	doc["spec"].(map[string]any)["replicas"] = 2
 	spec["containers"] = append(spec["containers"].([]any), map[string]any{
-		"name": "application", "image": agnhost, "args": []any{"netexec", "--http-port=8081"},
+		"name": "application", "image": rig.Agnhost, "args": []any{"netexec", "--http-port=8081"},
 		// It is there as long as Envoy drains.
 		"lifecycle":       map[string]any{"preStop": map[string]any{"sleep": map[string]any{"seconds": 30}}},
 		"securityContext": restrictedContext(65534),

@@ -19,6 +19,7 @@ var programs = []struct{ file, pkg string }{
 	{"iptables", "iptables"},
 	{"nft", "nftables"},
 	{"conntrack", "conntrack"},
+	{"pgrep", "procps"},
 	{"ip", "iproute2"},
 	{"nsenter", "util-linux"},
 }

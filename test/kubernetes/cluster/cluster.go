@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -42,6 +43,9 @@ type Config struct {
 	// Logf reports the steps of the start; nil for nobody.
 	Logf func(format string, args ...any)
 }
+
+// nodeDirs are mounted over in the node: what CNI, kubelet and containerd write to fixed places stays in it.
+var nodeDirs = []string{"/run", "/var/log", "/var/lib/cni", "/var/lib/kubelet", "/usr/libexec/kubernetes"}
 
 // Cluster is a Kubernetes of one node.
 type Cluster struct {
@@ -188,26 +192,40 @@ func (c *Cluster) PowerOff() {
 func (c *Cluster) Stop() {
 	c.PowerOff()
 	_ = os.RemoveAll(c.cfg.Dir)
+	// What the machine lacked, and the node needed as places for its mounts. They are empty, or they were there before.
+	for _, dir := range nodeDirs {
+		_ = os.Remove(dir)
+	}
 }
 
 // ContainerdSocket is the path of containerd's socket.
 func (c *Cluster) ContainerdSocket() string { return c.path("run", "containerd.sock") }
 
+// PodPath is a path of a pod's, in the node.
+func (c *Cluster) PodPath(uid, below string) string {
+	return c.path("data", "kubelet", "pods", uid, below)
+}
+
 // PID returns the id of the node's first process.
 func (c *Cluster) PID() int { return c.node.Process.Pid }
 
-// Command makes a command that runs in the namespaces of the node.
+// Command makes a command that runs in the node's network and mounts. It is not in the node's PID namespace, so that the
+// process that is started is the command itself.
 func (c *Cluster) Command(name string, args ...string) *exec.Cmd {
-	pid := strconv.Itoa(c.PID())
-	cmd := exec.Command("nsenter", append([]string{"--target", pid, "--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup", "--",
-		"env", "PATH=" + c.path("bin") + ":/usr/sbin:/sbin:" + os.Getenv("PATH"), name}, args...)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return cmd
+	return c.enter([]string{"--mount", "--net"}, name, args...)
 }
 
-// Run runs a command in the namespaces of the node, and returns what it wrote to standard output.
+// Run runs a command in all namespaces of the node, and returns what it wrote to standard output.
 func (c *Cluster) Run(name string, args ...string) (string, error) {
-	return output(c.Command(name, args...))
+	return output(c.enter([]string{"--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup"}, name, args...))
+}
+
+func (c *Cluster) enter(namespaces []string, name string, args ...string) *exec.Cmd {
+	line := slices.Concat([]string{"--target", strconv.Itoa(c.PID())}, namespaces,
+		[]string{"--", "env", "PATH=" + c.path("bin") + ":/usr/sbin:/sbin:" + os.Getenv("PATH"), name}, args)
+	cmd := exec.Command("nsenter", line...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
 }
 
 // KubectlCommand makes a command of kubectl, with all rights.

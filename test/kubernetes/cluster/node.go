@@ -94,8 +94,7 @@ func (n nodeSpec) setUp() error {
 	if err := mountCgroups(); err != nil {
 		return err
 	}
-	// What CNI, kubelet and containerd write to fixed places stays in the node.
-	for _, dir := range []string{"/run", "/var/log", "/var/lib/cni", "/var/lib/kubelet", "/usr/libexec/kubernetes"} {
+	for _, dir := range nodeDirs {
 		if err := mountTmpfs(dir); err != nil {
 			return err
 		}

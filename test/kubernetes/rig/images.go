@@ -1,4 +1,4 @@
-package kubernetes
+package rig
 
 import (
 	"encoding/json"
@@ -14,52 +14,54 @@ import (
 	"github.com/holdfast-xds/holdfast/test/kubernetes/cluster"
 )
 
-// The images by the names of the manifests, and a second version of each, for replacing one.
+// The images of the manifests have two versions, for replacing one.
 const (
-	version     = "v0.1.0"
-	nextVersion = "v0.1.1"
-	agnhost     = "registry.k8s.io/e2e-test-images/agnhost:2.53"
+	Version     = "v0.1.0"
+	NextVersion = "v0.1.1"
+	// Agnhost is the image of applications; it has the program /load, too.
+	Agnhost = "registry.k8s.io/e2e-test-images/agnhost:2.53"
 )
 
-// images are those that the pods of the tests need: holdfast's by the Dockerfile's recipe, and others'.
+// images are those that the pods of all tests need: holdfast's by the Dockerfile's recipe, and others'.
 func images(dir string) ([]cluster.Image, error) {
-	recipe, err := dockerfile.Read(repository())
+	recipe, err := dockerfile.Read(Repository())
 	if err != nil {
 		return nil, err
 	}
 	root := filepath.Join(dir, "rootfs")
-	if err := recipe.Build(root, repository(), runtime.GOARCH, version); err != nil {
+	if err := recipe.Build(root, Repository(), runtime.GOARCH, Version); err != nil {
 		return nil, err
 	}
-	envoy, err := envoyFiles()
+	envoy, err := EnvoyFiles()
 	if err != nil {
 		return nil, err
 	}
 	tmp := cluster.File{Path: "/tmp", Dir: true, Mode: os.ModeSticky | 0o777}
 	all := []cluster.Image{
-		{Names: []string{"localhost/pause:1"}, Files: []cluster.File{{Path: "/pause", From: filepath.Join(programs, "pause")}}, User: "65535:65535", Entrypoint: []string{"/pause"}},
-		{Names: []string{agnhost}, Files: []cluster.File{tmp, {Path: "/agnhost", From: filepath.Join(components(), "agnhost")}, {Path: "/load", From: filepath.Join(programs, "load")}}, Entrypoint: []string{"/agnhost"}},
+		{Names: []string{"localhost/pause:1"}, Files: []cluster.File{{Path: "/pause", From: filepath.Join(Programs, "pause")}}, User: "65535:65535", Entrypoint: []string{"/pause"}},
+		{Names: []string{Agnhost}, Files: []cluster.File{tmp, {Path: "/agnhost", From: filepath.Join(components(), "agnhost")}, {Path: "/load", From: filepath.Join(Programs, "load")}}, Entrypoint: []string{"/agnhost"}},
 		{Names: []string{"localhost/coredns:1"}, Files: []cluster.File{{Path: "/coredns", From: filepath.Join(components(), "coredns")}}, Entrypoint: []string{"/coredns"}},
-		{Names: []string{"localhost/controlplane:1"}, Files: []cluster.File{{Path: "/controlplane", From: filepath.Join(programs, "controlplane")}}, Entrypoint: []string{"/controlplane"}},
 		{Names: []string{recipe.Arg("", "ENVOY_IMAGE")}, Files: append([]cluster.File{tmp}, envoy...), User: "101:101", Entrypoint: []string{"/usr/local/bin/envoy"}},
 	}
-	for stage, base := range map[string][]cluster.File{"holdfast": nil, "with-envoy": append([]cluster.File{tmp}, envoy...)} {
+	for stage, name := range map[string]string{"holdfast": "holdfast", "with-envoy": "holdfast-envoy"} {
+		var base []cluster.File
+		if stage == "with-envoy" {
+			base = append([]cluster.File{tmp}, envoy...)
+		}
 		image, err := stageImage(recipe, stage, base, root)
 		if err != nil {
 			return nil, err
 		}
-		name := "docker.io/library/holdfast"
-		if stage == "with-envoy" {
-			name += "-envoy"
+		for _, tag := range []string{Version, NextVersion} {
+			image.Names = append(image.Names, "docker.io/library/"+name+":"+tag)
 		}
-		image.Names = []string{name + ":" + version, name + ":" + nextVersion}
 		all = append(all, image)
 	}
 	return all, nil
 }
 
-// envoyFiles are what Envoy's own image has, as far as holdfast's images need it.
-func envoyFiles() ([]cluster.File, error) {
+// EnvoyFiles are what Envoy's own image has, as far as holdfast's images need it.
+func EnvoyFiles() ([]cluster.File, error) {
 	envoy := os.Getenv("ENVOY")
 	if envoy == "" {
 		return nil, fmt.Errorf("ENVOY is not set: run `make kubernetes-test`, which fetches one")

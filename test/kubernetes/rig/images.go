@@ -43,7 +43,8 @@ func images(dir string) ([]cluster.Image, error) {
 		{Names: []string{"localhost/coredns:1"}, Files: []cluster.File{{Path: "/coredns", From: filepath.Join(components(), "coredns")}}, Entrypoint: []string{"/coredns"}},
 		{Names: []string{recipe.Arg("", "ENVOY_IMAGE")}, Files: append([]cluster.File{tmp}, envoy...), User: "101:101", Entrypoint: []string{"/usr/local/bin/envoy"}},
 	}
-	for stage, name := range map[string]string{"holdfast": "holdfast", "with-envoy": "holdfast-envoy"} {
+	// holdfast-istio takes Envoy out of Istio's proxy image; the tests' is the same Envoy.
+	for stage, names := range map[string][]string{"holdfast": {"holdfast"}, "with-envoy": {"holdfast-envoy", "holdfast-istio"}} {
 		var base []cluster.File
 		if stage == "with-envoy" {
 			base = append([]cluster.File{tmp}, envoy...)
@@ -52,8 +53,8 @@ func images(dir string) ([]cluster.Image, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, tag := range []string{Version, NextVersion} {
-			image.Names = append(image.Names, "docker.io/library/"+name+":"+tag)
+		for _, name := range names {
+			image.Names = append(image.Names, "docker.io/library/"+name+":"+Version, "docker.io/library/"+name+":"+NextVersion)
 		}
 		all = append(all, image)
 	}

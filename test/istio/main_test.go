@@ -1,0 +1,9 @@
+package istio
+
+import (
+	"testing"
+
+	"github.com/holdfast-xds/holdfast/test/kubernetes/rig"
+)
+
+func TestMain(m *testing.M) { rig.Main(m, setUp) }

@@ -74,7 +74,8 @@ func TestTheAgentStandsInForPilotAgent(t *testing.T) {
 			return w
 		}
 		// The answer itself says which part is missing.
-		if got := do("GET", "/stats/prometheus"); got.Code != 200 || !strings.Contains(got.Body.String(), `holdfast_merged_scrapes_total{part="envoy",result="unreachable"} 1`) {
+		if got := do("GET", "/stats/prometheus"); got.Code != 200 || !strings.Contains(got.Body.String(), `holdfast_merged_scrapes_total{part="envoy",result="unreachable"} 1`) ||
+			!strings.Contains(got.Body.String(), `holdfast_merged_scrapes_total{part="application",result="timeout"} 0`) {
 			t.Errorf("%d\n%s", got.Code, got.Body)
 		}
 		if got := do("POST", "/quitquitquit"); got.Code != 200 || quits != 1 {

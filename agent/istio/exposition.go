@@ -81,7 +81,7 @@ func (e *exposition) part(r io.Reader, from format) error {
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			return errors.Join(p.flush(), fmt.Errorf("%w: a line is longer than %d bytes", errMalformed, maxLine))
-		case err != nil && err != io.EOF: //nolint:errorlint // as bufio returns it
+		case err != nil && err != io.EOF:
 			return errors.Join(p.flush(), err) // the last line is cut
 		}
 		if bad := p.add(bytes.TrimRight(line, "\r\n")); bad != nil {

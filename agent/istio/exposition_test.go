@@ -64,11 +64,12 @@ func TestAnExpositionIsConvertedLineByLine(t *testing.T) {
 			h_sum NaN
 			h_count 2
 			without_a_type{x="#"} -Inf`},
-		{"superfluous spaces, commas and comments are dropped", textFormat, textFormat, "\n# a comment\n#\n# EOF\n a{ x = \"1\" , y=\"2\" , } \t 1\t2 \r\nb{} 3\n# TYPE c gauge\t\n# UNIT c s\nc 1", `
+		{"superfluous spaces, commas and comments are dropped", textFormat, textFormat, "\n# a comment\n#\n# EOF\n a{ x = \"1\" , y=\"2\" , } \t 1\t2 \r\nb{} 3\n# TYPE c gauge\t\n# UNIT c s\nc 1\n# TYPE d strange\nd 1", `
 			a{x="1",y="2"} 1 2
 			b 3
 			# TYPE c gauge
-			c 1`},
+			c 1
+			d 1`},
 		{"text becomes OpenMetrics", textFormat, openMetrics, `
 			# HELP a_total "Requests" \\ \n.
 			# TYPE a_total counter
@@ -248,7 +249,7 @@ func (r *repeated) Read(b []byte) (int, error) {
 }
 
 func TestAnEndlessPartIsCut(t *testing.T) {
-	names := 0
+	names, families := 0, 0
 	for _, tc := range []struct {
 		name string
 		in   io.Reader
@@ -258,7 +259,10 @@ func TestAnEndlessPartIsCut(t *testing.T) {
 		{"comments", &repeated{text: "# no\n"}, errTooLarge},
 		{"one line", &repeated{text: "a"}, errMalformed},
 		{"names", readerFunc(func(b []byte) (int, error) { names++; return copy(b, fmt.Sprintf("n%d 1\n", names)), nil }), errTooLarge},
-		{"families", readerFunc(func(b []byte) (int, error) { names++; return copy(b, fmt.Sprintf("# TYPE f%d gauge\n", names)), nil }), errTooLarge},
+		{"families", readerFunc(func(b []byte) (int, error) {
+			families++
+			return copy(b, fmt.Sprintf("# TYPE f%d gauge\n", families)), nil
+		}), errTooLarge},
 	} {
 		e := newExposition(io.Discard, textFormat)
 		e.maxPart = 2 * maxLine
@@ -268,6 +272,9 @@ func TestAnEndlessPartIsCut(t *testing.T) {
 		if err := e.part(strings.NewReader("# TYPE own gauge\nown 1\n"), textFormat); err != nil {
 			t.Errorf("%s: the next part: %v", tc.name, err)
 		}
+	}
+	if names > maxFamilies+2 || families > maxFamilies+2 {
+		t.Errorf("%d names and %d families were read", names, families)
 	}
 }
 

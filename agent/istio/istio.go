@@ -7,7 +7,8 @@
 //     application's probes and lifecycle handlers (ISTIO_KUBE_APP_PROBERS);
 //   - /stats/prometheus: the metrics of Envoy, the application (ISTIO_PROMETHEUS_ANNOTATIONS) and the agent;
 //   - /healthz/ready: readiness, which the health listener itself answers, as /readyz;
-//   - POST /quitquitquit and POST /drain: the end of the pod's proxy, for Jobs, and its drain. Only processes
+//   - POST /quitquitquit and POST /drain: the end of the pod's proxy, for Jobs, and its drain. The end is the
+//     agent's usual one: an Envoy that is its child is drained first, which pilot-agent leaves out. Only processes
 //     of the pod may call them: the peer must have a loopback address, and not one of those from which Envoy
 //     passes on requests of other pods (127.0.0.6 and ::6), which pilot-agent does not exclude. Who may run a
 //     process in the pod's network could as well break the proxy by other means.

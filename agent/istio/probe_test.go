@@ -39,7 +39,9 @@ func TestTheApplicationsAnswerIsPassedOn(t *testing.T) {
 	}{
 		{"success", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "fine") }, 200, "fine"},
 		{"another success", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, 204, ""},
-		{"failure", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no database", 503) }, 503, "no database\n"},
+		{"failure", func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "no database", http.StatusServiceUnavailable)
+		}, 503, "no database\n"},
 		{"no such page", http.NotFound, 404, "404 page not found\n"},
 		{"a status that there is not", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(799) }, 500, "status 799"},
 		{"a long body", func(w http.ResponseWriter, _ *http.Request) {

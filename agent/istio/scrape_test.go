@@ -126,7 +126,7 @@ func TestTheAnswerIsOneExposition(t *testing.T) {
 			if got := asked.Get("Accept"); tc.asked != "" && got != tc.asked {
 				t.Errorf("the application was asked for %q", got)
 			}
-			if asked.Get("User-Agent") != "Prometheus/3.0" || asked.Get(timeoutHeader) != "19.5" {
+			if asked.Get("User-Agent") != "Prometheus/3.0" || asked.Get(timeoutHeader) != "19.5" || asked.Get("Accept-Encoding") != "" {
 				t.Errorf("the application was asked with %v", asked)
 			}
 			for _, want := range []string{"envoy_rq{x=\"1\"} 1\n", "app_total 7", "\ngo_goroutines 3\n", "\nholdfast_go_goroutines ", "\nholdfast_groups 1\n"} {
@@ -293,6 +293,9 @@ func TestAPartThatHangsIsGivenUpInTime(t *testing.T) {
 			"an Envoy that does not answer", "1",
 			func(ctx context.Context) (*http.Response, error) { <-ctx.Done(); return nil, ctx.Err() }, envoyAnswers(large),
 			900 * time.Millisecond, []string{large}, []string{"application ok 1", "envoy timeout 1"},
+		}, {
+			"an Envoy with more than is read ahead", "10", envoyAnswers(strings.Repeat("envoy_x 1\n", 3*readAhead*block/10)), envoyAnswers(large),
+			0, []string{large, strings.Repeat("envoy_x 1\n", 3*readAhead*block/10)}, []string{"application ok 1", "envoy ok 1"},
 		}, {
 			"an Envoy that stops, and an application that came later", "1000",
 			func(ctx context.Context) (*http.Response, error) {

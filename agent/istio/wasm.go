@@ -40,7 +40,8 @@ const maxWasmDepth = 64
 // CheckResource returns an error for a listener or an extension configuration with a Wasm module that
 // istiod expects the agent to download. Envoy accepts such a resource, cannot load the module, and then
 // rejects every request, whether or not the failure policy is FAIL_OPEN; so the resource must not reach
-// Envoy. Resources of other types, and those whose bytes do not have the name of a Wasm filter, are not
+// Envoy. Envoy keeps what it had; a listener that refers to an extension configuration which Envoy never
+// had stays in warming, because istiod's listeners wait without a timeout. Resources of other types, and those whose bytes do not have the name of a Wasm filter, are not
 // decoded. A resource that cannot be decoded is left to Envoy.
 func CheckResource(r *xds.Resource) error {
 	if r.Type != xds.ListenerType && r.Type != xds.ExtensionConfigType || !bytes.Contains(r.Body.GetValue(), wasmMark) {
@@ -57,7 +58,7 @@ func CheckResource(r *xds.Resource) error {
 // downloaded returns the URI of a module in a message that the agent is expected to download. It searches
 // messages within messages down to a depth.
 func downloaded(body *anypb.Any, depth int) (uri string, found bool) {
-	if depth == 0 || !bytes.Contains(body.GetValue(), wasmMark) && !isWasm(body.GetTypeUrl()) {
+	if !bytes.Contains(body.GetValue(), wasmMark) && !isWasm(body.GetTypeUrl()) {
 		return "", false
 	}
 	m, err := envoytypes.Unpack(body)
@@ -79,7 +80,7 @@ func downloaded(body *anypb.Any, depth int) (uri string, found bool) {
 
 // search searches the messages in m for an Any with a module to download.
 func search(m protoreflect.Message, depth int) (uri string, found bool) {
-	if depth == 0 {
+	if depth <= 0 {
 		return "", false
 	}
 	for inner := range walk.Messages(m) {

@@ -79,7 +79,8 @@ func resource(m proto.Message) *xds.Resource {
 
 func TestAModuleThatTheAgentIsExpectedToDownloadIsRejected(t *testing.T) {
 	failOpen, policy := plugin(remote("_")), plugin(remote("_"))
-	failOpen.FailOpen = true //nolint:staticcheck // deprecated, and istiod may still send it
+	//lint:ignore SA1019 an istiod may still send it
+	failOpen.FailOpen = true
 	policy.FailurePolicy = wasmv3.FailurePolicy_FAIL_OPEN
 	local := &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{Local: &corev3.DataSource{
 		Specifier: &corev3.DataSource_Filename{Filename: "/m.wasm"},

@@ -30,6 +30,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/agent/events"
 	"github.com/holdfast-xds/holdfast/agent/group"
+	"github.com/holdfast-xds/holdfast/agent/istio"
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/agent/telemetry"
 	"github.com/holdfast-xds/holdfast/downstream"
@@ -76,6 +77,8 @@ type Config struct {
 	Admin admin.Config
 	// Telemetry is exported with OpenTelemetry's protocol.
 	Telemetry telemetry.Config
+	// Istio makes the agent stand in for pilot-agent; nil for not. It needs Admin.Health.
+	Istio *istio.Config
 	// ReadyRequiresUpstream makes an agent not ready that no control plane answers.
 	ReadyRequiresUpstream bool
 	// Takeover takes over from an agent that serves the socket, if there is one.
@@ -135,6 +138,9 @@ func New(cfg Config) (*Agent, error) {
 	a := &Agent{born: time.Now(), orphans: reaper.New(), metrics: admin.NewMetrics(cfg.Version), events: log}
 	cfg.Upstream.Security.Shown = a.metrics.UpstreamCertificate
 	cfg.Upstream.Log, cfg.Upstream.Observer = cfg.Log, a.metrics.Upstream()
+	if cfg.Istio != nil {
+		cfg.Upstream.CheckResource = istio.CheckResource
+	}
 	cfg.Peers.Log, cfg.Peers.Rejected = cfg.Log, a.metrics.Downstream().PeerRejected
 	cfg.Telemetry.Version, cfg.Telemetry.Instance = cfg.Version, cfg.Node.GetId()
 	a.telemetry = telemetry.New(cfg.Telemetry, cfg.Log)
@@ -195,7 +201,7 @@ func (a *Agent) serverConfig() downstream.Config {
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
-	a.surface = a.newSurface(quit)
+	a.surface = a.newSurface(ctx, quit)
 	defer a.unbind()
 	if err := a.bind(ctx); err != nil {
 		if a.keeper != nil {
@@ -210,8 +216,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	return a.serve(ctx, listener.WarnWhenFull(a.socket, a.cfg.Log), rest)
 }
 
-// newSurface makes the admin interface, which stops the agent with quit.
-func (a *Agent) newSurface(quit func()) *admin.Server {
+// newSurface makes the admin interface, which stops the agent with quit. ctx ends with the agent.
+func (a *Agent) newSurface(ctx context.Context, quit func()) *admin.Server {
 	conf := a.cfg.Admin
 	conf.State, conf.Metrics, conf.Log = a, a.metrics, a.cfg.Log
 	conf.Quit, conf.Takeover = quit, a.Handover
@@ -223,7 +229,24 @@ func (a *Agent) newSurface(quit func()) *admin.Server {
 		"hot-restart": a.HotRestart,
 		"resume":      a.Resume,
 	}
+	if a.cfg.Istio != nil {
+		conf.Istio = a.newIstio(ctx, quit)
+	}
 	return admin.New(conf)
+}
+
+// newIstio makes what is served in place of pilot-agent. ctx ends with the agent, which quit stops.
+func (a *Agent) newIstio(ctx context.Context, quit func()) *istio.Server {
+	parts := istio.Parts{
+		Own: a.metrics.Gatherer(a), Scraped: a.metrics.Merged, Log: a.cfg.Log,
+		Quit:  quit,
+		Drain: func() error { return a.Drain(ctx) }, // the client may have gone
+	}
+	if a.cfg.Envoy.Admin != "" {
+		parts.Envoy = envoy.NewAdmin(a.cfg.Envoy.Admin).Prometheus
+	}
+	a.metrics.Merges(istio.PartNames(), istio.Results())
+	return istio.New(*a.cfg.Istio, parts)
 }
 
 // serve serves on its listeners until ctx ends; rest may be nil.

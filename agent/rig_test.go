@@ -85,7 +85,7 @@ func (r *rig) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	r.cancel, r.ended = cancel, ended
-	r.agent.surface = r.agent.newSurface(cancel)
+	r.agent.surface = r.agent.newSurface(ctx, cancel)
 	lis := r.down.Listen()
 	go func() { ended <- r.agent.serve(ctx, lis, nil) }()
 }

@@ -77,8 +77,11 @@ type Config struct {
 	RESTRefresh time.Duration
 	// RESTTimeout bounds one poll. It must exceed the time for which a server holds a long poll.
 	RESTTimeout time.Duration
-	Log         *slog.Logger
-	Observer    Observer
+	// CheckResource, if set, returns why a well-formed resource cannot be used: the response is NACKed with the
+	// reason, and the resource is not cached. It must not block.
+	CheckResource func(*xds.Resource) error
+	Log           *slog.Logger
+	Observer      Observer
 	// Dial replaces the connection in tests; network is tcp or unix.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// options are further options of gRPC, for tests.

@@ -154,6 +154,7 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, sta
 		machine: session.New(session.Config{
 			Form:       s.cfg.Form,
 			AckTimeout: s.cfg.AckTimeout,
+			Check:      s.cfg.CheckResource,
 			Versions:   versions,
 			Cached:     func(typeURL string) map[string]string { return state.Cached(s.Name(), typeURL) },
 			Nacked:     func(typeURL string) []string { return state.Nacked(s.Name(), typeURL) },

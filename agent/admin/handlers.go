@@ -32,6 +32,16 @@ func (s *Server) health() *http.ServeMux {
 	return mux
 }
 
+// forKubelet serves Health.
+func (s *Server) forKubelet() http.Handler {
+	mux := s.health()
+	if s.cfg.Istio != nil {
+		mux.HandleFunc("GET /healthz/ready", s.readyz)
+		s.cfg.Istio.Register(mux)
+	}
+	return mux
+}
+
 // full serves everything. Actions and profiles are on a Unix socket only.
 func (s *Server) full(unix bool) http.Handler {
 	mux := s.health()

@@ -46,7 +46,7 @@ type Metrics struct {
 	grpcConnected                        *prometheus.GaugeVec
 	grpcFailures, grpcValid, grpcInvalid *prometheus.CounterVec
 	unhealthy                            map[string]bool
-	takeovers                            *prometheus.CounterVec
+	takeovers, mergedScrapes             *prometheus.CounterVec
 	rehearsed, rehearsalLosses           *prometheus.GaugeVec
 	fallbacks                            prometheus.Counter
 
@@ -104,6 +104,7 @@ func NewMetrics(version string) *Metrics {
 		grpcInvalid:   counter("grpc_xds_client_resource_updates_invalid_total", "Resources received that were considered invalid (gRPC A78).", "grpc_target", "grpc_xds_server", "grpc_xds_resource_type"),
 		unhealthy:     make(map[string]bool),
 		takeovers:     counter("holdfast_takeovers_total", "Other agents that began to take over from this one; result is done or failed.", "result"),
+		mergedScrapes: counter("holdfast_merged_scrapes_total", "Parts of scrapes of /stats/prometheus, by part and result (--istio).", "part", "result"),
 		latency: auto.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "holdfast_push_latency_seconds",
 			Help:    "Time from a response of an upstream until the last client that it concerned has answered, and what was ACKed is on disk; --ack-timeout does not shorten it.",
@@ -159,6 +160,18 @@ func (m *Metrics) TakenOver(done bool) {
 	}
 	m.takeovers.WithLabelValues(result).Inc()
 }
+
+// Merges creates the counters of the parts of merged scrapes.
+func (m *Metrics) Merges(parts, results []string) {
+	for _, part := range parts {
+		for _, result := range results {
+			m.mergedScrapes.WithLabelValues(part, result)
+		}
+	}
+}
+
+// Merged counts one part of a merged scrape.
+func (m *Metrics) Merged(part, result string) { m.mergedScrapes.WithLabelValues(part, result).Inc() }
 
 // The kinds of rehearsals.
 const (

@@ -67,6 +67,8 @@ type Config struct {
 	// none. If the takeover is possible, it calls admit once, and then owns the connection to the
 	// other agent, which has received the answer. An error before that call is the answer.
 	Takeover func(admit func() (net.Conn, error)) error
+	// Istio, if set, is served on Health, too, and readiness also as /healthz/ready.
+	Istio Istio
 	// ReaderUIDs and ReaderGIDs may use GET on a Unix socket. Everything else is for this
 	// process's own user and root.
 	ReaderUIDs, ReaderGIDs []uint32
@@ -76,6 +78,9 @@ type Config struct {
 	// LogLevel is the level of the log, for POST /loglevel on a Unix socket; nil if it cannot be changed.
 	LogLevel *slog.LevelVar
 }
+
+// Istio serves what Istio's pilot-agent serves besides health.
+type Istio interface{ Register(mux *http.ServeMux) }
 
 // Server is the HTTP interface of an agent.
 type Server struct {
@@ -184,7 +189,7 @@ func (s *Server) Listen() (err error) {
 		}
 	}
 	if s.cfg.Health != "" {
-		return s.listenTCP("health", s.cfg.Health, s.health())
+		return s.listenTCP("health", s.cfg.Health, s.forKubelet())
 	}
 	return nil
 }

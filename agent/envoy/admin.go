@@ -67,6 +67,22 @@ func (a *Admin) request(ctx context.Context, method, path string) (string, error
 	return string(body), nil
 }
 
+// Prometheus requests Envoy's metrics in Prometheus' text format, with a query such as "usedonly". The
+// answer may be large and take long: ctx bounds it. The caller closes the body.
+func (a *Admin) Prometheus(ctx context.Context, query string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://envoy/stats/prometheus", nil)
+	if err != nil {
+		return nil, err
+	}
+	req.URL.RawQuery = query
+	unbounded := http.Client{Transport: a.client.Transport}
+	resp, err := unbounded.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("the admin interface of Envoy at %s: %w", a.addr, err)
+	}
+	return resp, nil
+}
+
 // Info is Envoy's description of itself.
 type Info struct {
 	State   string // LIVE, DRAINING, PRE_INITIALIZING or INITIALIZING

@@ -38,6 +38,7 @@ type rig struct {
 	restHold     time.Duration
 	stopAgent    func()
 	change       func(*group.Config) // of the configuration; nil for none
+	check        func(*xds.Resource) error
 }
 
 // inAllForms runs a test in the four combinations of wire forms.
@@ -71,7 +72,7 @@ func (r *rig) startAgent() {
 	}
 	ads, err := upstream.NewADS(upstream.Config{
 		Addr: "192.0.2.1:15010", Form: form, Security: dial.Security{Plaintext: true},
-		Log: log, Dial: r.up.Connect,
+		Log: log, Dial: r.up.Connect, CheckResource: r.check,
 	})
 	if err != nil {
 		r.Fatal(err)
@@ -118,6 +119,12 @@ func (r *rig) restartAgent() {
 // restartAgentAs replaces the agent by one that is configured differently.
 func (r *rig) restartAgentAs(change func(*group.Config)) {
 	r.change = change
+	r.restartAgent()
+}
+
+// restartAgentChecking replaces the agent by one that checks resources.
+func (r *rig) restartAgentChecking(check func(*xds.Resource) error) {
+	r.check = check
 	r.restartAgent()
 }
 

@@ -32,6 +32,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/cache/guard"
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/agent/group"
+	"github.com/holdfast-xds/holdfast/agent/istio"
 	"github.com/holdfast-xds/holdfast/agent/telemetry"
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/downstream"
@@ -90,6 +91,7 @@ type runFlags struct {
 	bootstrap    string
 	node         nodeFlags
 	written      ownBootstrap
+	istio        bool
 	log          logFlags
 }
 
@@ -106,6 +108,7 @@ func (f *runFlags) add(c *command) {
 	flags.StringVar(&f.bootstrap, "bootstrap", "", "`FILE` of Envoy's bootstrap, to read the node from")
 	f.node.add(flags)
 	f.addAdmin(c)
+	f.addIstio(c)
 }
 
 func newRun(p process) *command {
@@ -186,6 +189,11 @@ func (f *runFlags) complete(log *slog.Logger) (err error) {
 	if err := cfg.Admin.Check(); err != nil {
 		return err
 	}
+	if f.istio {
+		if cfg.Istio, err = istioConfig(cfg.Admin.Health); err != nil {
+			return err
+		}
+	}
 	cfg.Store.Keys, err = stateKeys(f.stateKeys)
 	return err
 }
@@ -205,6 +213,16 @@ func (f *runFlags) writeBootstrap(ctx context.Context, environ []string, c *comm
 	f.cfg.Envoy.Admin = "" // a template or an overlay may have another one than --envoy-admin
 	f.cfg.Node, err = bootstrap.ReadNode(f.bootstrap)
 	return line, err
+}
+
+// istioConfig reads the variables of Istio's webhook. health is the address of the health listener.
+func istioConfig(health string) (*istio.Config, error) {
+	_, port, err := net.SplitHostPort(health)
+	if err != nil {
+		return nil, errors.New("--istio needs --health: istiod's webhook leads probes and Prometheus to port 15020")
+	}
+	number, _ := strconv.Atoi(port) // was checked
+	return istio.FromEnv(os.Getenv, number)
 }
 
 // checkPlaces checks addresses and paths, alone and together.
@@ -426,9 +444,14 @@ func (f *runFlags) addAdmin(c *command) {
 	flags.StringVar(&cfg.Addr, "admin", admin.DefaultAddr, "`ADDR` of the admin interface (health, metrics, status, dump): unix:PATH or host:port; '' for none. The other commands connect to it")
 	flags.Var(readers(users(&cfg.ReaderUIDs), groups(&cfg.ReaderGIDs)), "admin-readers", "`uid:USER or gid:GROUP`, by name or number, that may read status, dump, health and metrics if --admin is a Unix socket. Everything else, such as drain, quit and takeover, is for the agent's own user and root")
 	flags.Var(either(&f.cfg.ReadyRequiresUpstream, "nothing", "upstream"), "ready-requires", "extra readiness condition: upstream requires a connected control plane. With nothing, an agent that serves cached configuration is ready")
-	flags.StringVar(&cfg.Health, "health", admin.DefaultHealth, "`ADDR`, host:port, for the kubelet and Prometheus: /livez, /readyz, /startupz and /metrics only; '' for none")
+	flags.StringVar(&cfg.Health, "health", admin.DefaultHealth, "`ADDR`, host:port, for the kubelet and Prometheus: /livez, /readyz, /startupz and /metrics, and with --istio what pilot-agent serves; '' for none")
 	flags.BoolVar(&cfg.Pprof, "pprof", false, "serve CPU, heap and other profiles under /debug/pprof/ on --admin, which must be a Unix socket: curl --unix-socket PATH http://localhost/debug/pprof/heap")
 	f.log.add(flags)
+}
+
+func (f *runFlags) addIstio(c *command) {
+	flags := c.section("Istio")
+	flags.BoolVar(&f.istio, "istio", false, "stand in for pilot-agent in a pod that istiod's webhook has changed: serve the application's probes, merged metrics (/stats/prometheus), /healthz/ready, /drain and /quitquitquit on --health, according to the variables of the webhook; and NACK Wasm modules that pilot-agent would download. With --write-bootstrap, also write the bootstrap that istiod expects (holdfast help bootstrap)")
 }
 
 // serviceNames makes a repeatable flag of names of gRPC services. Its first value replaces the

@@ -44,6 +44,7 @@ func (r *Response) Invalid() (n int) {
 // ingest collects the resources of one response.
 type ingest struct {
 	update *Response
+	check  func(*xds.Resource) error // Config.Check
 	// ackedVersion is set for a SotW response with the version_info of an ACKed response.
 	ackedVersion bool
 	// changed lists the resources of the update that differ from those of the previous response.
@@ -64,7 +65,7 @@ func (s *Session) ingest(typeURL, nonce string, size int) (*subscription, ingest
 	}
 	s.answered = true
 	update := &Response{Update: xds.Update{Type: typeURL, Resources: make([]*xds.Resource, 0, size)}, Nonce: nonce}
-	return sub, ingest{update: update}, nil
+	return sub, ingest{update: update, check: s.cfg.Check}, nil
 }
 
 // count counts a name and returns how often it has occurred.
@@ -86,6 +87,9 @@ func (in *ingest) add(sub *subscription, r *xds.Resource, err error) {
 	if errors.Is(err, xds.ErrHeartbeat) && r.TTL() > 0 {
 		in.update.Heartbeats = append(in.update.Heartbeats, xds.Heartbeat{Name: name, Version: r.UpstreamVersion, AnyVersion: in.ackedVersion, TTL: r.TTL(), Deadline: r.Deadline()})
 		return
+	}
+	if err == nil && in.check != nil {
+		err = in.check(r)
 	}
 	times := 1
 	if name != "" || err == nil {

@@ -63,6 +63,10 @@ const UnknownVersion = "holdfast:not-from-this-server"
 type Config struct {
 	Form       xds.Form
 	AckTimeout time.Duration
+	// Check, if set, returns why a well-formed resource cannot be used; nil if it can. Such a resource is
+	// treated like a malformed one: its response is NACKed with the reason, and the cached version stays
+	// in use. An unchanged resource need not be checked again.
+	Check func(*xds.Resource) error
 	// NotBefore holds, by type, the time before which the type is not requested; nil for none.
 	NotBefore map[string]time.Time
 	// Versions holds, by type, the version_info of the last SotW response of this server that was

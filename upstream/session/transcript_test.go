@@ -43,6 +43,7 @@ import (
 //	    beat:NAME@V:60s   a heartbeat of the version V; the TTL may be missing
 //	    wrong:NAME        a wrapper with a resource of another type
 //	    cut:NAME          a wrapper with a resource that ends in the middle of a field
+//	    NAME@unfit        a resource that Config.Check rejects
 //	    nameless          a resource without a name
 //	    -NAME             Delta: a removal; "--NAME" uses the newer field
 //	    err:NAME:CODE     a resource error
@@ -123,6 +124,12 @@ func (tk *talk) open() {
 		Cached:   func(typeURL string) map[string]string { return maps.Clone(tk.cached[typeURL]) },
 		Nacked:   func(typeURL string) []string { return slices.Clone(tk.nacked[typeURL]) },
 		Rechecks: tk.rechecks,
+		Check: func(r *xds.Resource) error {
+			if tk.contents[string(r.Body.GetValue())] == "unfit" {
+				return fmt.Errorf("%s %q: unfit", xds.Short(r.Type), r.Name)
+			}
+			return nil
+		},
 	})
 	for url, names := range tk.wanted {
 		list := slices.Collect(maps.Keys(names))

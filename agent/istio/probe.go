@@ -1,0 +1,190 @@
+package istio
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+)
+
+// Limits of what an application may answer.
+const (
+	maxProbeBody    = 10 << 10 // bytes; of a longer body the kubelet reads as much
+	maxProbeHeader  = 64 << 10
+	maxHealthAnswer = 64 << 10
+	maxRedirects    = 10
+)
+
+// probeUserAgent is sent if the kubelet sent none.
+const probeUserAgent = "kube-probe"
+
+// newProbeClient returns the client of all HTTP probes. Like the kubelet, it opens a connection for each
+// probe, does not verify certificates, and takes HTTP/2 if a server with TLS prefers it.
+func newProbeClient(cfg Config) *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext:            dialer(cfg.source),
+			TLSClientConfig:        &tls.Config{InsecureSkipVerify: true}, // the kubelet sends no credentials either
+			ForceAttemptHTTP2:      true,
+			DisableKeepAlives:      true,
+			DisableCompression:     true,
+			MaxResponseHeaderBytes: maxProbeHeader,
+		},
+		CheckRedirect: withinHost,
+	}
+}
+
+// withinHost follows redirects as the kubelet does: within the host only, and the redirect to another host
+// is the answer.
+func withinHost(next *http.Request, before []*http.Request) error {
+	switch {
+	case next.URL.Hostname() != before[0].URL.Hostname():
+		return http.ErrUseLastResponse
+	case len(before) >= maxRedirects:
+		return fmt.Errorf("more than %d redirects", maxRedirects)
+	}
+	return nil
+}
+
+// probe serves a probe of the kubelet: it probes the application as the kubelet would have.
+func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
+	p := s.cfg.probers[r.URL.Path]
+	if p == nil {
+		text(w, http.StatusNotFound, fmt.Sprintf("%s has no probe %s. istiod's webhook leaves out a probe whose named port the container does not declare: "+
+			"declare the port, or give its number\n", probersVar, r.URL.Path))
+		return
+	}
+	// A lifecycle handler may take longer than the listener allows for other answers.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+	ctx := r.Context() // ends when the kubelet closes the connection
+	if p.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, p.timeout, fmt.Errorf("no answer within the probe's timeout of %s", p.timeout))
+		defer cancel()
+	}
+	addr := net.JoinHostPort(s.cfg.destination, strconv.Itoa(p.port))
+	var err error
+	switch {
+	case p.tcp:
+		err = s.probeTCP(ctx, addr)
+	case p.grpc:
+		err = s.probeGRPC(ctx, addr, p.service, userAgent(r))
+	default:
+		err = s.probeHTTP(ctx, w, r, p, addr)
+		if err == nil {
+			return // answered
+		}
+	}
+	if err == nil {
+		text(w, http.StatusOK, "ok\n")
+		return
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause // says more than the error of the connection
+	}
+	s.parts.Log.Debug("probe of the application failed", "name", r.URL.Path, "err", err)
+	text(w, http.StatusInternalServerError, fmt.Sprintf("probe of %s: %v\n", addr, err))
+}
+
+func userAgent(r *http.Request) string {
+	if ua := r.Header.Get("User-Agent"); ua != "" {
+		return ua
+	}
+	return probeUserAgent
+}
+
+func (s *Server) probeTCP(ctx context.Context, addr string) error {
+	conn, err := dialer(s.cfg.source)(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// probeGRPC asks gRPC's health service, without TLS, as the kubelet does.
+func (s *Server) probeGRPC(ctx context.Context, addr, service, userAgent string) error {
+	dial := dialer(s.cfg.source)
+	conn, err := grpc.NewClient("passthrough:///"+addr,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return dial(ctx, "tcp", addr) }),
+		grpc.WithUserAgent(userAgent),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxHealthAnswer)),
+	)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	answer, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{Service: service})
+	switch {
+	case status.Code(err) == codes.Unimplemented:
+		return errors.New("the server does not have the health service of gRPC (grpc.health.v1.Health)")
+	case err != nil:
+		return err
+	case answer.GetStatus() != healthpb.HealthCheckResponse_SERVING:
+		return fmt.Errorf("the service %q is %s", service, answer.GetStatus())
+	}
+	return nil
+}
+
+// hopByHop are the headers that concern a connection.
+var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+
+// probeHTTP passes on the application's answer. If it returns an error, nothing was answered.
+func (s *Server) probeHTTP(ctx context.Context, w http.ResponseWriter, r *http.Request, p *prober, addr string) error {
+	to := *p.http
+	to.Host = addr
+	req := (&http.Request{Method: http.MethodGet, URL: &to, Header: r.Header.Clone(), Host: hostOf(r, p.port)}).WithContext(ctx)
+	for _, name := range hopByHop {
+		req.Header.Del(name)
+	}
+	req.Header.Set("User-Agent", userAgent(r))
+	resp, err := s.probes.Do(req)
+	if err != nil {
+		if of, ok := errors.AsType[*url.Error](err); ok {
+			err = of.Err // without the URL, which the answer has
+		}
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProbeBody))
+	if err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	switch code := resp.StatusCode; {
+	case code < 200 || code > 599:
+		return fmt.Errorf("the answer has the status %d", code)
+	case code >= 300 && code < 400:
+		// A redirect to another host is a success for the kubelet, which must not follow it to there.
+		text(w, http.StatusOK, "redirected\n")
+	default:
+		text(w, code, string(body))
+	}
+	return nil
+}
+
+// hostOf returns the Host of a probe: the one that the kubelet sent, because a probe may have a header
+// Host, with the port of the application in place of this listener's.
+func hostOf(r *http.Request, port int) string {
+	host, received, err := net.SplitHostPort(r.Host)
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if err != nil || local == nil {
+		return r.Host
+	}
+	if _, own, _ := net.SplitHostPort(local.String()); received != own {
+		return r.Host
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port))
+}

@@ -2,9 +2,12 @@ package istio
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/holdfast-xds/holdfast/test/kubernetes/cluster"
 	"github.com/holdfast-xds/holdfast/test/kubernetes/rig"
 )
 
@@ -20,14 +23,15 @@ func newMesh(t *testing.T, name string) *mesh {
 	return m
 }
 
-// The annotations by which a pod gets its agent.
+// The annotations by which a pod gets its agent, and one by which it gets none.
 const (
 	withHoldfast   = `inject.istio.io/templates: "sidecar,holdfast"`
 	withPilotAgent = `inject.istio.io/templates: sidecar`
+	withoutSidecar = `sidecar.istio.io/inject: "false"`
 )
 
-// application deploys an application with a Service of its name on port 80. Its probes are by HTTP.
-func (m *mesh) application(name string, replicas int, annotations ...string) {
+// deploy deploys an application with a Service of its name on port 80, whose probes are by HTTP.
+func (m *mesh) deploy(name string, replicas int, annotations ...string) {
 	m.Helper()
 	m.Apply(fmt.Sprintf(application, name, replicas, strings.Join(annotations, ", ")))
 }
@@ -63,3 +67,69 @@ spec:
         livenessProbe: {httpGet: {path: /healthz, port: http}, periodSeconds: 5}
         lifecycle: {preStop: {sleep: {seconds: 10}}}
 `
+
+// selector selects the pods of an application.
+func selector(name string) string { return "app=" + name }
+
+// get sends a GET from an application.
+func (m *mesh) get(from, url string, args ...string) cluster.Response {
+	m.Helper()
+	response, err := rig.Node.GetIn(m.Name, m.Pod(selector(from)).Metadata.Name, "application", url, args...)
+	m.Check(err)
+	return response
+}
+
+// load returns a load from an application to another.
+func (m *mesh) load(from, to string) func() *cluster.Load {
+	return func() *cluster.Load {
+		m.Helper()
+		load, err := rig.Node.StartLoadIn(m.Name, m.Pod(selector(from)).Metadata.Name, "application", "http://"+to+"/hostname")
+		m.Check(err)
+		return load
+	}
+}
+
+// succeeds waits until an application answers another.
+func (m *mesh) succeeds(from, to string) {
+	m.Helper()
+	m.Eventually(time.Minute, func() error {
+		if r := m.get(from, "http://"+to+"/hostname"); r.Status != 200 {
+			return fmt.Errorf("%s to %s: %d %s %s", from, to, r.Status, r.Body, r.Error)
+		}
+		return nil
+	})
+}
+
+// holdfast runs a command of holdfast in the sidecar of a pod.
+func (m *mesh) holdfast(pod cluster.Pod, args ...string) (string, error) {
+	return rig.Node.Kubectl(append([]string{"exec", "--namespace", m.Name, pod.Metadata.Name, "--container", "istio-proxy", "--", "/usr/local/bin/holdfast"}, args...)...)
+}
+
+// istioctl runs istioctl on the node.
+func (m *mesh) istioctl(args ...string) string {
+	m.Helper()
+	out, err := rig.Node.Run(filepath.Join(programs(), "istioctl"), append([]string{"--kubeconfig", rig.Node.Kubeconfig(), "--namespace", m.Name}, args...)...)
+	m.Check(err)
+	return out
+}
+
+// withoutIstiod does something while istiod is away.
+func (m *mesh) withoutIstiod(do func()) {
+	m.Helper()
+	m.istiod(0)
+	do()
+	m.istiod(1)
+}
+
+// istiod lets istiod run, or kills it and lets it stay away.
+func (m *mesh) istiod(replicas int) {
+	m.Helper()
+	_, err := rig.Node.Kubectl("scale", "--namespace", system, "deployment/istiod", "--replicas", fmt.Sprint(replicas))
+	m.Check(err)
+	if replicas > 0 {
+		m.Check(rig.RolledOut(system, "istiod"))
+		return
+	}
+	_, err = rig.Node.Kubectl("delete", "pods", "--namespace", system, "--selector", "app=istiod", "--grace-period=0", "--force", "--ignore-not-found")
+	m.Check(err)
+}

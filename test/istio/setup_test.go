@@ -3,14 +3,13 @@ package istio
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 
-	"istio.io/istio/operator/pkg/helm"
-	"istio.io/istio/operator/pkg/values"
 	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-xds/holdfast/test/kubernetes/cluster"
@@ -30,7 +29,7 @@ func programs() string {
 
 // setUp installs istiod by its own charts, with the template of deploy/istio.
 func setUp(dir string) error {
-	for _, name := range []string{"pilot-discovery", "pilot-agent"} {
+	for _, name := range []string{"pilot-discovery", "pilot-agent", "istioctl"} {
 		if _, err := os.Stat(filepath.Join(programs(), name)); err != nil {
 			return errors.New("Istio's programs are not built: run `make istio`, or set ISTIO to their directory")
 		}
@@ -45,14 +44,12 @@ func setUp(dir string) error {
 	if err := rig.Node.Apply(fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", system)); err != nil {
 		return err
 	}
-	for _, chart := range []string{"base", "istio-control/istio-discovery"} {
-		documents, err := render(chart)
-		if err != nil {
-			return fmt.Errorf("chart %s: %w", chart, err)
-		}
-		if err := rig.Node.Apply(documents, "--server-side"); err != nil {
-			return fmt.Errorf("chart %s: %w", chart, err)
-		}
+	documents, err := manifest(dir)
+	if err != nil {
+		return err
+	}
+	if err := rig.Node.Apply(documents, "--server-side"); err != nil {
+		return err
 	}
 	if err := rig.RolledOut(system, "istiod"); err != nil {
 		return err
@@ -60,45 +57,60 @@ func setUp(dir string) error {
 	return webhookReady()
 }
 
-// render renders a chart of Istio's module by Helm, as `helm template` does.
-func render(chart string) (string, error) {
+// manifest returns Istio's charts as istioctl renders them, which has Helm's module and the charts in it.
+func manifest(dir string) (string, error) {
 	template, err := os.ReadFile(filepath.Join(rig.Repository(), "deploy/istio/values.yaml"))
 	if err != nil {
 		return "", err
 	}
-	all := make(values.Map)
-	for _, text := range []string{string(template), testValues} {
-		var some values.Map
-		if err := yaml.Unmarshal([]byte(text), &some); err != nil {
-			return "", err
-		}
-		all.MergeFrom(some)
+	var operator map[string]any
+	if err := yaml.Unmarshal([]byte(testOperator), &operator); err != nil {
+		return "", err
 	}
-	documents, _, err := helm.Render("istio", system, chart, values.Map{"spec": map[string]any{"values": map[string]any(all)}}, nil)
+	var values map[string]any
+	if err := yaml.Unmarshal(template, &values); err != nil {
+		return "", err
+	}
+	maps.Copy(operator["spec"].(map[string]any)["values"].(map[string]any), values)
+	text, err := yaml.Marshal(operator)
 	if err != nil {
 		return "", err
 	}
-	var text strings.Builder
-	for _, d := range documents {
-		fmt.Fprintf(&text, "---\n%s\n", d.Content)
+	file := filepath.Join(dir, "operator.yaml")
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		return "", err
 	}
-	return text.String(), nil
+	cmd := exec.Command(filepath.Join(programs(), "istioctl"), "manifest", "generate", "--filename", file)
+	var problems strings.Builder
+	cmd.Stderr = &problems
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, problems.String())
+	}
+	return string(out), nil
 }
 
-// testValues are what a node of two processors, and an Envoy that is not Istio's, need. Envoy's own build has no filters
-// for metadata exchange, ALPN and Istio's metrics. The images that `make image` builds take Istio's Envoy, and need none.
-const testValues = `
-autoscaleEnabled: false
-image: docker.io/local/pilot:dev
-resources: {requests: {cpu: 50m, memory: 128Mi}}
-env: {PILOT_ENABLE_METADATA_EXCHANGE: "false", PILOT_ENABLE_ALPN_FILTER: "false"}
-telemetry: {enabled: false}
-global:
-  imagePullPolicy: IfNotPresent
-  proxy:
-    image: docker.io/local/proxyv2:dev
-    resources: {requests: {cpu: 20m, memory: 64Mi}, limits: {cpu: "2", memory: 512Mi}}
-  proxy_init: {image: docker.io/local/proxyv2:dev}
+// testOperator is what a node of two processors, and an Envoy that is not Istio's, need. Envoy's own build has no filters
+// for metadata exchange, ALPN and Istio's metrics. The image that `make image` builds has Istio's Envoy, and needs none of
+// these switches.
+const testOperator = `
+apiVersion: install.istio.io/v1alpha1
+kind: IstioOperator
+spec:
+  profile: minimal
+  values:
+    global:
+      imagePullPolicy: IfNotPresent
+      proxy:
+        image: docker.io/local/proxyv2:dev
+        resources: {requests: {cpu: 20m, memory: 64Mi}, limits: {cpu: "2", memory: 512Mi}}
+      proxy_init: {image: docker.io/local/proxyv2:dev}
+    pilot:
+      autoscaleEnabled: false
+      image: docker.io/local/pilot:dev
+      resources: {requests: {cpu: 50m, memory: 128Mi}}
+      env: {PILOT_ENABLE_METADATA_EXCHANGE: "false", PILOT_ENABLE_ALPN_FILTER: "false"}
+    telemetry: {enabled: false}
 `
 
 // webhookReady waits until istiod has written its CA into the webhook.
@@ -175,7 +187,9 @@ func unique(files []cluster.File) (rest []cluster.File) {
 
 // moduleFile returns the path of a file of Istio's module.
 func moduleFile(name string) (string, error) {
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "istio.io/istio").Output()
+	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "istio.io/istio")
+	cmd.Dir = "components"
+	out, err := cmd.Output()
 	return filepath.Join(strings.TrimSpace(string(out)), name), err
 }
 
@@ -198,4 +212,3 @@ func iptables() (files []cluster.File, err error) {
 	libraries, err := cluster.Libraries(append(programs, matches...)...)
 	return append(files, libraries...), err
 }
-

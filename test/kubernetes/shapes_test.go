@@ -46,7 +46,7 @@ func gatewayApplication(doc map[string]any) {
 	}
 	doc["spec"].(map[string]any)["replicas"] = 2
 	spec["containers"] = append(spec["containers"].([]any), map[string]any{
-		"name": "application", "image": rig.Agnhost, "args": []any{"netexec", "--http-port=8081"},
+		"name": "application", "image": rig.Agnhost, "args": []any{"netexec", "--http-port=8080"},
 		// It is there as long as Envoy drains.
 		"lifecycle":       map[string]any{"preStop": map[string]any{"sleep": map[string]any{"seconds": 30}}},
 		"securityContext": restrictedContext(65534),

@@ -201,6 +201,9 @@ func (c *Cluster) Stop() {
 // ContainerdSocket is the path of containerd's socket.
 func (c *Cluster) ContainerdSocket() string { return c.path("run", "containerd.sock") }
 
+// Kubeconfig is the file with which kubectl has all rights.
+func (c *Cluster) Kubeconfig() string { return c.path("pki", "admin.kubeconfig") }
+
 // PodPath is a path of a pod's, in the node.
 func (c *Cluster) PodPath(uid, below string) string {
 	return c.path("data", "kubelet", "pods", uid, below)
@@ -230,7 +233,7 @@ func (c *Cluster) enter(namespaces []string, name string, args ...string) *exec.
 
 // KubectlCommand makes a command of kubectl, with all rights.
 func (c *Cluster) KubectlCommand(args ...string) *exec.Cmd {
-	return c.Command("kubectl", append([]string{"--kubeconfig", c.path("pki", "admin.kubeconfig")}, args...)...)
+	return c.Command("kubectl", append([]string{"--kubeconfig", c.Kubeconfig()}, args...)...)
 }
 
 // Kubectl runs kubectl, and returns what it wrote to standard output.

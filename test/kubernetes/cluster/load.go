@@ -1,11 +1,13 @@
 package cluster
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os/exec"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -21,6 +23,35 @@ type Failure struct {
 	Began  time.Time
 	Took   time.Duration
 	Reason string
+}
+
+// Response is what one request was answered with.
+type Response struct {
+	Status int
+	Header http.Header
+	Body   string
+	// CommonName is that of the server's certificate, "" without TLS.
+	CommonName string
+	// Error says why there is no answer, or no whole one.
+	Error string
+}
+
+// GetIn sends a GET from a container that has /load.
+func (c *Cluster) GetIn(namespace, pod, container, url string, args ...string) (r Response, err error) {
+	out, err := c.Kubectl(append([]string{"exec", "--namespace", namespace, pod, "--container", container, "--", "/load", "-once", "-url", url}, args...)...)
+	if err != nil {
+		return r, err
+	}
+	return r, json.Unmarshal([]byte(out), &r)
+}
+
+// Get sends a GET from the node.
+func (c *Cluster) Get(program, url string, args ...string) (r Response, err error) {
+	out, err := c.Run(program, append([]string{"-once", "-url", url}, args...)...)
+	if err != nil {
+		return r, err
+	}
+	return r, json.Unmarshal([]byte(out), &r)
 }
 
 // Span returns the time from the begin of the first to the begin of the last request that failed.
@@ -58,28 +89,37 @@ func (r Report) String() string {
 
 // Load is a running load.
 type Load struct {
-	cmd *exec.Cmd
-	out *strings.Builder
+	cmd   *exec.Cmd
+	input io.Closer // ends it
+	out   bytes.Buffer
 }
 
-// StartLoad starts the program load, which make builds into the directory of the components, on the node.
+// StartLoad starts the program load of module test/kubernetes on the node.
 func (c *Cluster) StartLoad(program, url string, args ...string) (*Load, error) {
 	return startLoad(c.Command(program, append([]string{"-url", url}, args...)...))
 }
 
-func startLoad(cmd *exec.Cmd) (*Load, error) {
-	l := &Load{cmd: cmd, out: new(strings.Builder)}
-	cmd.Stdout, cmd.Stderr = l.out, l.out
+// StartLoadIn starts the program /load in a container.
+func (c *Cluster) StartLoadIn(namespace, pod, container, url string, args ...string) (*Load, error) {
+	return startLoad(c.KubectlCommand(append([]string{"exec", "--stdin", "--namespace", namespace, pod, "--container", container, "--", "/load", "-url", url}, args...)...))
+}
+
+func startLoad(cmd *exec.Cmd) (_ *Load, err error) {
+	l := &Load{cmd: cmd}
+	if l.input, err = cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	cmd.Stdout, cmd.Stderr = &l.out, &l.out
 	return l, cmd.Start()
 }
 
 // Stop ends the load, and returns what came of it.
 func (l *Load) Stop() (Report, error) {
-	_ = l.cmd.Process.Signal(syscall.SIGTERM)
+	_ = l.input.Close()
 	err := l.cmd.Wait()
 	var r Report
-	if err := json.Unmarshal([]byte(l.out.String()), &r); err != nil {
-		return r, fmt.Errorf("the load wrote %q: %w", l.out, err)
+	if err := json.Unmarshal(l.out.Bytes(), &r); err != nil {
+		return r, fmt.Errorf("the load wrote %q: %w", l.out.String(), err)
 	}
 	return r, err
 }

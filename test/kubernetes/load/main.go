@@ -1,20 +1,19 @@
-// Command load sends requests until it gets SIGTERM, and then writes what came of them to standard output, in JSON
-// (type Report of package cluster).
+// Command load sends requests until its standard input ends, and then writes what came of them to standard output, in
+// JSON (type Report of package cluster).
 package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/test/kubernetes/cluster"
@@ -27,22 +26,58 @@ func main() {
 	url := flag.String("url", "", "`URL` to request")
 	workers := flag.Int("workers", 8, "`NUMBER` of connections; every second one is made anew for each request")
 	pause := flag.Duration("pause", 20*time.Millisecond, "pause between two requests of a worker")
-	duration := flag.Duration("duration", maxDuration, "`DURATION` after which it ends by itself")
+	once := flag.Bool("once", false, "send one GET, and write what was answered (type Response)")
+	host := flag.String("host", "", "`NAME` for the header Host, and for SNI")
 	flag.Parse()
-	ctx, cancel := context.WithTimeout(context.Background(), min(*duration, maxDuration))
+	if *once {
+		write(request(*url, *host))
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), maxDuration)
 	defer cancel()
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
 	l := load{url: *url, pause: *pause}
 	var wg sync.WaitGroup
 	for i := range *workers {
 		wg.Go(func() { l.work(ctx, i%2 == 1) })
 	}
 	wg.Wait()
-	if err := json.NewEncoder(os.Stdout).Encode(l.report()); err != nil {
+	write(l.report())
+}
+
+func write(what any) {
+	if err := json.NewEncoder(os.Stdout).Encode(what); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// request sends one request. A certificate is not verified, but reported.
+func request(url, host string) (r cluster.Response) {
+	req, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		return cluster.Response{Error: err.Error()}
+	}
+	req.Host = host
+	config := &tls.Config{InsecureSkipVerify: true, ServerName: host}
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return cluster.Response{Error: reason(err)}
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	r = cluster.Response{Status: resp.StatusCode, Header: resp.Header, Body: string(body)}
+	if err != nil {
+		r.Error = reason(err)
+	}
+	if resp.TLS != nil {
+		r.CommonName = resp.TLS.PeerCertificates[0].Subject.CommonName
+	}
+	return r
 }
 
 // load is what all workers found.

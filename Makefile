@@ -30,19 +30,25 @@ override PROMETHEUS := $(prometheus_fetched)
 endif
 export ENVOY PYTHON PROMETHEUS
 
-# KUBERNETES names a directory with k8s, coredns and agnhost; nothing is built then.
+# KUBERNETES names a directory with k8s, coredns and agnhost, ISTIO one with pilot-discovery, pilot-agent and istioctl;
+# nothing is built then.
 kubernetes_built := $(CURDIR)/.peers/kubernetes
 ifeq ($(strip $(KUBERNETES)),)
 override KUBERNETES := $(kubernetes_built)
 endif
-export KUBERNETES
+istio_built := $(CURDIR)/.peers/istio
+ifeq ($(strip $(ISTIO)),)
+override ISTIO := $(istio_built)
+endif
+export KUBERNETES ISTIO
 
 # The modules of their own, beside the main one, which has only what the product needs. test/lint and components are no code
 # but programs of others, and what runs in a cluster has targets of its own.
-modules := $(patsubst %/go.mod,%,$(wildcard test/*/go.mod test/peers/*/go.mod test/kubernetes/components/go.mod))
-code    := $(filter-out test/lint test/kubernetes/components,$(modules))
+modules := $(patsubst %/go.mod,%,$(wildcard test/*/go.mod test/peers/*/go.mod test/*/components/go.mod))
+code    := $(filter-out test/lint %/components,$(modules))
 peers   := $(filter test/peers/%,$(code))
-tests   := $(filter-out $(peers) test/kubernetes,$(code))
+cluster := test/kubernetes test/istio
+tests   := $(filter-out $(peers) $(cluster),$(code))
 
 # $(call in-each,MODULES,COMMAND) runs the command in each of the modules, also when it failed in another.
 in-each = @failed=; for dir in $(1); do \
@@ -53,10 +59,10 @@ if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 .DEFAULT_GOAL := help
 # Go knows itself what of these is to be built.
 .PHONY: bin/bench bin/staticcheck
-.PHONY: help build envoy previous prometheus browser spire kubernetes kubernetes-test kubernetes-test-all test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-check bench-go fuzz demo demo-mesh image image-check clean
+.PHONY: help build envoy previous prometheus browser spire kubernetes istio kubernetes-test kubernetes-test-all test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-check bench-go fuzz demo demo-mesh image image-check clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  Variables: ENVOY=path of an Envoy of your own, ENVOY_VERSION=$(ENVOY_VERSION) (pinned in test/envoy/),"
 	@echo "  PROMETHEUS=directory of prometheus and promtool, CHROMIUM=path of a browser, KUBERNETES_TEST=skip,"
@@ -120,19 +126,24 @@ test-peers: build envoy spire ## holdfast between programs of others: go-control
 
 kubernetes: $(if $(filter $(kubernetes_built),$(KUBERNETES)),$(kubernetes_built)) ## build Kubernetes, etcd and CoreDNS into .peers/: about six minutes without caches
 
-components := test/kubernetes/components
+$(kubernetes_built): test/kubernetes/components/build $(wildcard test/kubernetes/components/go.* test/kubernetes/components/*/*.go)
+	test/kubernetes/components/build $@
 
-$(kubernetes_built): $(components)/build $(components)/go.mod $(components)/go.sum $(wildcard $(components)/*/*.go)
-	$(components)/build $@
+istio: $(if $(filter $(istio_built),$(ISTIO)),$(istio_built)) ## build istiod, pilot-agent and istioctl into .peers/: about four minutes without caches
 
-# The short form is what continuous integration has time for.
+$(istio_built): test/istio/components/build $(wildcard test/istio/components/go.*)
+	test/istio/components/build $@
+
+# What continuous integration has time for.
 kubernetes-test: SHORT := -short
-kubernetes-test kubernetes-test-all: envoy ## deploy/ in a real Kubernetes of one node, as root; KUBERNETES_TEST=skip goes without. -all plays every event
+kubernetes-test: kubernetes-test-all ## deploy/ in a real Kubernetes of one node, and with a real istiod in it: as root; KUBERNETES_TEST=skip goes without
+
+kubernetes-test-all: envoy ## the same with every event and every shape: forty minutes
 ifneq ($(KUBERNETES_TEST),skip)
 	test/kubernetes/packages
-	@$(MAKE) --no-print-directory kubernetes
+	@$(MAKE) --no-print-directory kubernetes istio
 endif
-	cd test/kubernetes && go test -count=1 -timeout 90m -v $(SHORT) $(GOTESTFLAGS) .
+	$(call in-each,$(cluster),go test -count=1 -timeout 120m -v $(SHORT) $(GOTESTFLAGS) .)
 
 e2e-matrix: build previous prometheus ## the end-to-end tests with every Envoy of ENVOY_MATRIX
 	@set -e; for v in $(ENVOY_MATRIX); do \

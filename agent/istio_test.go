@@ -44,8 +44,8 @@ func TestAWasmModuleToDownloadIsRejectedWithIstioOnly(t *testing.T) {
 			r.holds(c, xds.ExtensionConfigType)
 			w := httptest.NewRecorder()
 			r.agent.surface.Handler().ServeHTTP(w, httptest.NewRequestWithContext(r.Context(), "GET", "/", nil))
-			if !strings.Contains(w.Body.String(), "ECDS: control plane did not provide 1 requested resource (plugin)") {
-				t.Errorf("the status does not name the plugin:\n%s", w.Body)
+			if line := "ECDS: control plane did not provide 1 requested resource (plugin)"; !strings.Contains(w.Body.String(), line) || !strings.Contains(w.Body.String(), "does not download Wasm modules") {
+				t.Errorf("the status does not name the plugin, and why it is rejected:\n%s", w.Body)
 			}
 			found := false
 			for row := range r.agent.Resources(admin.Filter{Type: xds.ExtensionConfigType, Name: "plugin"}) {

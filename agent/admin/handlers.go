@@ -156,7 +156,7 @@ func (s *Server) snapshot() Status {
 	for _, g := range st.Groups {
 		for i, t := range g.Types {
 			if t.Errors > 0 {
-				g.Types[i].ErrorNames = s.errorNames(g, t)
+				g.Types[i].ErrorNames, g.Types[i].ErrorReason = s.errors(g, t)
 			}
 			if t.Resources[xds.Nacked.String()]+t.Resources[xds.Suspect.String()] > 0 {
 				g.Types[i].NotAccepted = s.notAccepted(g, t)
@@ -267,16 +267,19 @@ func (g *Group) knowsAll(typeURL string) bool {
 	return slices.ContainsFunc(g.Types, func(t Type) bool { return t.TypeURL == typeURL && t.Knowledge == xds.Complete.String() })
 }
 
-// errorNames returns the first names of a type for which an upstream reported an error.
-func (s *Server) errorNames(g Group, t Type) (names []string) {
+// errors returns the first names of a type for which an upstream reported an error, and the error of the first of them.
+func (s *Server) errors(g Group, t Type) (names []string, first string) {
 	for r := range s.cfg.State.Resources(Filter{Type: t.TypeURL}) {
 		if r.Group == g.NodeID && r.Error != "" {
+			if len(names) == 0 {
+				first = r.Error
+			}
 			if names = append(names, r.Name); len(names) == maxErrorNames {
 				break
 			}
 		}
 	}
-	return names
+	return names, first
 }
 
 // maxErrorNames bounds how many names with an error a type lists.

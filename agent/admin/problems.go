@@ -146,8 +146,8 @@ func (s Status) groupProblems(g Group) (lines problems) {
 			t.Type, plural(t.Withheld, "removal"), lasting(s.Now, t.WithheldSince), dump)
 		lines.since(n, t.WithheldSince)
 		n = len(lines)
-		lines.warnIf(t.Errors > 0, "%s: control plane did not provide %s%s%s: %s the errors",
-			t.Type, plural(t.Errors, "requested resource"), t.errorNames(), lasting(s.Now, t.ErrorsSince), dump)
+		lines.warnIf(t.Errors > 0, "%s: control plane did not provide %s%s%s: %s; %s the errors",
+			t.Type, plural(t.Errors, "requested resource"), t.errorNames(), lasting(s.Now, t.ErrorsSince), t.ErrorReason, dump)
 		lines.since(n, t.ErrorsSince)
 		n = len(lines)
 		lasts := lasting(s.Now, t.NotAccepted)

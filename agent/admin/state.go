@@ -280,6 +280,8 @@ type Type struct {
 	WithheldSince time.Time `json:"withheld_since,omitzero"`
 	// ErrorNames are some of these names; the server sets it.
 	ErrorNames []string `json:"error_names,omitempty"`
+	// ErrorReason is the error of the first of ErrorNames.
+	ErrorReason string `json:"error_reason,omitempty"`
 	// Withheld counts removals that are held back because they look like an accident. Expired counts
 	// the resources whose TTL expired since the start.
 	Withheld int    `json:"withheld"`

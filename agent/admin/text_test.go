@@ -153,7 +153,7 @@ func TestTheStatusNamesResourcesThatTheControlPlaneDidNotProvide(t *testing.T) {
 		},
 	}
 	got := ask(server(t, Config{State: a}).full(false), "GET", "/").Body.String()
-	if want := "RDS: control plane did not provide 4 requested resources (a, b, c, …): `holdfast dump --type RDS` shows the errors\n"; !strings.Contains(got, want) {
+	if want := "RDS: control plane did not provide 4 requested resources (a, b, c, …): x; `holdfast dump --type RDS` shows the errors\n"; !strings.Contains(got, want) {
 		t.Errorf("no %q in\n%s", want, got)
 	}
 }

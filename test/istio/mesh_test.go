@@ -124,8 +124,8 @@ metadata: {name: filter}
 spec: {selector: {matchLabels: {app: web}}, url: "http://modules.wasm.svc/filter.wasm", failStrategy: FAIL_CLOSE}`)
 		m.Eventually(30*time.Second, func() error {
 			said, err := m.holdfast(m.Pod(selector("web")), "status")
-			if err != nil || !strings.Contains(said, "Wasm") {
-				return fmt.Errorf("holdfast status: %w\n%s", err, said)
+			if err != nil || !strings.Contains(said, "does not download Wasm modules") {
+				return fmt.Errorf("holdfast status: %v\n%s", err, said)
 			}
 			return nil
 		})

@@ -89,6 +89,9 @@ func (m *mesh) load(from, to string) func() *cluster.Load {
 	}
 }
 
+// loadProgram is the program load on the node.
+func loadProgram() string { return filepath.Join(rig.Programs, "load") }
+
 // succeeds waits until an application answers another.
 func (m *mesh) succeeds(from, to string) {
 	m.Helper()

@@ -2,7 +2,6 @@ package istio
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -47,7 +46,7 @@ func TestInjected(t *testing.T) {
 	}
 	// Plaintext from outside of the mesh is refused.
 	for _, name := range []string{"a", "p"} {
-		if r, err := rig.Node.Get(filepath.Join(rig.Programs, "load"), "http://"+m.Pod(selector(name)).Status.PodIP+":8080/"); err != nil || r.Status != 0 {
+		if r, err := rig.Node.Get(loadProgram(), "http://"+m.Pod(selector(name)).Status.PodIP+":8080/"); err != nil || r.Status != 0 {
 			t.Errorf("plaintext to %s: %+v (%v)", name, r, err)
 		}
 	}
@@ -83,7 +82,7 @@ func (m *mesh) scraped(name string) {
 	if pod.Metadata.Annotations["prometheus.io/path"] != "/stats/prometheus" || pod.Metadata.Annotations["prometheus.io/port"] != "15020" {
 		m.Errorf("annotations %v", pod.Metadata.Annotations)
 	}
-	r, err := rig.Node.Get(filepath.Join(rig.Programs, "load"), "http://"+pod.Status.PodIP+":15020/stats/prometheus")
+	r, err := rig.Node.Get(loadProgram(), "http://"+pod.Status.PodIP+":15020/stats/prometheus")
 	m.Check(err)
 	for _, want := range []string{"envoy_cluster_upstream_rq", "holdfast_upstream_connected"} {
 		if r.Status != 200 || !strings.Contains(r.Body, want) {

@@ -224,9 +224,9 @@ func (c *Cluster) Run(name string, args ...string) (string, error) {
 }
 
 func (c *Cluster) enter(namespaces []string, name string, args ...string) *exec.Cmd {
-	line := slices.Concat([]string{"--target", strconv.Itoa(c.PID())}, namespaces,
-		[]string{"--", "env", "PATH=" + c.path("bin") + ":/usr/sbin:/sbin:" + os.Getenv("PATH"), name}, args)
+	line := slices.Concat([]string{"--target", strconv.Itoa(c.PID())}, namespaces, []string{"--", name}, args)
 	cmd := exec.Command("nsenter", line...)
+	cmd.Env = append(os.Environ(), "PATH="+c.path("bin")+":/usr/sbin:/sbin:"+os.Getenv("PATH"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
@@ -287,5 +287,6 @@ func output(cmd *exec.Cmd) (string, error) {
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		err = fmt.Errorf("%w: %s", err, strings.TrimSpace(stderr.String()))
 	}
-	return string(out), fmt.Errorf("%s: %w", strings.Join(cmd.Args, " "), err)
+	line := cmd.Args[slices.Index(cmd.Args, "--")+1:] // without nsenter
+	return string(out), fmt.Errorf("%s: %w", strings.Join(line, " "), err)
 }

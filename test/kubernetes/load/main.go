@@ -63,7 +63,11 @@ func request(url, host string) (r cluster.Response) {
 	}
 	req.Host = host
 	config := &tls.Config{InsecureSkipVerify: true, ServerName: host}
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+	client := &http.Client{
+		Timeout:       5 * time.Second,
+		Transport:     &http.Transport{TLSClientConfig: config, DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	resp, err := client.Do(req)
 	if err != nil {
 		return cluster.Response{Error: reason(err)}

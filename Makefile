@@ -13,6 +13,8 @@ PYTHON        ?= python3
 GOTESTFLAGS   ?=
 IMAGE         ?= holdfast
 IMAGEFLAGS    ?=
+# The image of Istio's proxy, of the release of istiod, out of which IMAGE-istio takes Envoy.
+ISTIO_PROXY   ?= docker.io/istio/proxyv2:1.31.1-distroless
 # The release of SPIRE that test/peers/spire plays with.
 SPIRE_VERSION ?= 1.13.0
 # The releases of Envoy that e2e-matrix tries, oldest first.
@@ -68,7 +70,7 @@ help: ## list the targets
 	@echo "  PROMETHEUS=directory of prometheus and promtool, CHROMIUM=path of a browser, KUBERNETES_TEST=skip,"
 	@echo "  FUZZTIME=$(FUZZTIME), BENCH=regexp, GOTESTFLAGS=flags for go test, VERSION=$(VERSION),"
 	@echo "  RESULTS=$(RESULTS), PLOTS=$(PLOTS) (a directory), BENCHFLAGS=flags for bin/bench (-quick, -cases regexp, -rounds n, …),"
-	@echo "  IMAGE=$(IMAGE), IMAGEFLAGS=flags for docker build, ENGINE=docker or podman"
+	@echo "  IMAGE=$(IMAGE), IMAGEFLAGS=flags for docker build, ENGINE=docker or podman, ISTIO_PROXY=$(ISTIO_PROXY)"
 
 build: ## build the static binaries bin/holdfast and bin/holdfast-mesh
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/holdfast ./cmd/holdfast-mesh
@@ -207,13 +209,14 @@ demo: build envoy ## the product in under a minute, with a real Envoy
 demo-mesh: build envoy ## holdfast-mesh in under a minute: a canary, a fault, a drain, outages, with real agents and Envoys
 	go run ./test/demo-mesh
 
-image: ## the images IMAGE:VERSION, with Envoy inside IMAGE-envoy:VERSION, and IMAGE-mesh:VERSION, with docker or podman
+image: ## the images IMAGE:VERSION, with Envoy inside IMAGE-envoy:VERSION, with Istio's Envoy IMAGE-istio:VERSION, and IMAGE-mesh:VERSION, with docker or podman
 	@engine=; for e in $(or $(ENGINE),docker podman); do \
 	  if command -v $$e >/dev/null && $$e info >/dev/null 2>&1; then engine=$$e; break; fi; done; \
 	if [ -z "$$engine" ]; then echo "make image: neither docker nor podman is at hand with a running engine (make image-check needs none)" >&2; exit 1; fi; \
 	set -ex; revision=$$(git rev-parse HEAD 2>/dev/null || echo unknown); \
 	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) -t $(IMAGE):$(VERSION) .; \
 	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --target with-envoy -t $(IMAGE)-envoy:$(VERSION) .; \
+	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --build-arg ENVOY_IMAGE=$(ISTIO_PROXY) --target with-envoy -t $(IMAGE)-istio:$(VERSION) .; \
 	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --target mesh -t $(IMAGE)-mesh:$(VERSION) .
 
 image-check: prometheus ## what the Dockerfile does, without an engine, for amd64 and arm64; and the manifests of deploy/

@@ -116,14 +116,6 @@ func (m *mesh) istioctl(args ...string) string {
 	return out
 }
 
-// withoutIstiod does something while istiod is away.
-func (m *mesh) withoutIstiod(do func()) {
-	m.Helper()
-	m.istiod(0)
-	do()
-	m.istiod(1)
-}
-
 // istiod lets istiod run, or kills it and lets it stay away.
 func (m *mesh) istiod(replicas int) {
 	m.Helper()

@@ -51,6 +51,10 @@ func TestTheSameAnswersAsWithPilotAgent(t *testing.T) {
 					return fmt.Errorf("holdfast %v, pilot-agent %v", h, p)
 				case r.status != "" && h["status"] != r.status:
 					return fmt.Errorf("both %v, want status %s", h, r.status)
+				case r.what == "ServiceEntry" && h["X-Filter"] != "envoyfilter":
+					return fmt.Errorf("both %v, without the header of the EnvoyFilter", h)
+				case strings.HasPrefix(r.what, "VirtualService: rewrite") && h["X-From"] != "virtualservice":
+					return fmt.Errorf("both %v, without the header of the VirtualService", h)
 				}
 				return nil
 			})

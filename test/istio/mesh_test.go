@@ -2,6 +2,7 @@ package istio
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -129,5 +130,38 @@ spec: {selector: {matchLabels: {app: web}}, url: "http://modules.wasm.svc/filter
 			return nil
 		})
 		time.Sleep(3 * time.Second)
+	}})
+}
+
+// The pod of deploy/istio that is not injected: four containers, and nothing redirected. Envoy listens where a Sidecar says.
+func TestThePodOfFourContainers(t *testing.T) {
+	rig.OnlyLong(t)
+	m := newMesh(t, "apart")
+	m.deploy("client", 1, withHoldfast)
+	text, err := rig.Node.Kubectl("kustomize", filepath.Join(rig.Repository(), "deploy/istio"))
+	m.Check(err)
+	m.Apply(strings.ReplaceAll(text, "namespaces/default/", "namespaces/apart/"))
+	m.Apply(`
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app.kubernetes.io/name: web}, ports: [{name: http, port: 80, targetPort: 9080}]}
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: web}
+spec:
+  workloadSelector: {labels: {app.kubernetes.io/name: web}}
+  ingress: [{port: {number: 9080, protocol: HTTP, name: http}, defaultEndpoint: "127.0.0.1:8080"}]
+  egress: [{port: {number: 80, protocol: HTTP, name: out}, bind: 127.0.0.1, captureMode: NONE, hosts: ["./*"]}]`)
+	m.RolledOut("client")
+	m.RolledOut("web")
+	m.succeeds("client", "web")
+	if got := m.get("client", "http://web/header?key=X-Forwarded-Client-Cert").Body; !strings.Contains(got, "By=spiffe://cluster.local/ns/apart/sa/holdfast") {
+		t.Errorf("X-Forwarded-Client-Cert: %s", got)
+	}
+	m.Play("Istio, four containers", "app.kubernetes.io/name=web", m.load("client", "web"), rig.Event{Name: "rolling update", Happens: func() {
+		m.Kubectl("rollout", "restart", "deployment/web")
+		m.RolledOut("web")
 	}})
 }

@@ -45,9 +45,16 @@ func TestIstiodIsAway(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		m.AllReady(selector("web"), 2)
 	}})
-	play(rig.Event{Name: "istiod back", Happens: func() {
+	play(rig.Event{Name: "application killed (-9) while istiod is away", MayFail: "its own restart", MaxNotReady: recovery, Happens: func() {
+		m.Signal("KILL", m.Process(m.Pod(selector("web")), "application"))
+		time.Sleep(5 * time.Second)
+		m.AllReady(selector("web"), 2)
+	}})
+	// What changes meanwhile arrives when istiod is back.
+	m.Apply(`{apiVersion: v1, kind: Service, metadata: {name: meanwhile}, spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}}`)
+	play(rig.Event{Name: "istiod back, with changes", Happens: func() {
 		m.istiod(1)
-		time.Sleep(10 * time.Second)
+		m.succeeds("client", "meanwhile")
 	}})
 	m.deploy("late", 1, withHoldfast)
 	m.RolledOut("late")

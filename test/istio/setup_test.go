@@ -170,7 +170,9 @@ func images() ([]cluster.Image, error) {
 		cluster.File{Path: "/etc/istio/proxy", Dir: true, Mode: 0o777},
 		cluster.File{Path: "/run", Dir: true},
 	)
-	return []cluster.Image{pilot, proxy}, nil
+	// What deploy/istio/deployment.yaml takes Envoy from.
+	apart := cluster.Image{Names: []string{"docker.io/istio/proxyv2:1.31.1-distroless"}, Files: append([]cluster.File{tmp}, envoy...), User: "1337:1337"}
+	return []cluster.Image{pilot, proxy, apart}, nil
 }
 
 // unique leaves out files that are there already: libraries of several programs.

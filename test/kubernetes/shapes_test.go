@@ -32,6 +32,9 @@ func TestHardened(t *testing.T) {
 			play(t, overlay+", hardened", deploy(t, "overlays/"+overlay, hardened))
 		})
 	}
+	t.Run("plain-sidecar", func(t *testing.T) {
+		play(t, "plain-sidecar, hardened", deploy(t, "overlays/native-sidecar", hardened, changed(plainSidecar)))
+	})
 	t.Run("gateway", func(t *testing.T) {
 		play(t, "gateway, hardened", deploy(t, "overlays/gateway", hardened, changed(gatewayApplication)))
 	})

@@ -1,6 +1,7 @@
 package istio
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -119,12 +120,26 @@ func (m *mesh) istioctl(args ...string) string {
 // istiod lets istiod run, or kills it and lets it stay away.
 func (m *mesh) istiod(replicas int) {
 	m.Helper()
-	_, err := rig.Node.Kubectl("scale", "--namespace", system, "deployment/istiod", "--replicas", fmt.Sprint(replicas))
-	m.Check(err)
+	of := &rig.Namespace{T: m.T, Name: system}
+	running := of.Pods("app=istiod")
+	if replicas == 0 {
+		for _, pod := range running {
+			of.Signal("KILL", of.Process(pod, "discovery"))
+		}
+	}
+	of.Kubectl("scale", "deployment/istiod", "--replicas", fmt.Sprint(replicas))
 	if replicas > 0 {
-		m.Check(rig.RolledOut(system, "istiod"))
+		of.RolledOut("istiod")
 		return
 	}
-	_, err = rig.Node.Kubectl("delete", "pods", "--namespace", system, "--selector", "app=istiod", "--grace-period=0", "--force", "--ignore-not-found")
-	m.Check(err)
+	m.Eventually(time.Minute, func() error {
+		out, err := rig.Node.Run("ctr", "--address", rig.Node.ContainerdSocket(), "--namespace", "k8s.io", "task", "ls")
+		for _, pod := range running {
+			status, _ := pod.Container("discovery")
+			if strings.Contains(out, strings.TrimPrefix(status.ContainerID, "containerd://")) {
+				return errors.New("istiod is still there")
+			}
+		}
+		return err
+	})
 }

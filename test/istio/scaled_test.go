@@ -26,9 +26,13 @@ func TestPodsThatComeWhileIstiodIsAway(t *testing.T) {
 	m.RolledOut("plain")
 	m.RolledOut("seeded")
 	m.succeeds("seeded", "plain")
+	seed := func() string {
+		return m.Kubectl("get", "configmap", "holdfast-seed", "-o", "jsonpath={.metadata.resourceVersion}")
+	}
+	before := seed()
 	m.Eventually(time.Minute, func() error {
-		if data := m.Kubectl("get", "configmap", "holdfast-seed", "-o", "jsonpath={.binaryData}{.data}"); data == "" {
-			return errors.New("no agent has published a seed")
+		if seed() == before {
+			return errors.New("no agent has published a seed since it knows the other application")
 		}
 		return nil
 	})
@@ -95,7 +99,7 @@ func withSeed(pod map[string]any) {
 		for _, a := range container["args"].([]any) {
 			switch arg := a.(string); {
 			case strings.HasPrefix(arg, "--ca="):
-				args = append(args, "--ca=dir:/etc/holdfast-ca", "--seed=/etc/holdfast-seed", "--seed-publish=configmap:$(POD_NAMESPACE)/holdfast-seed")
+				args = append(args, "--ca=dir:/etc/holdfast-ca", "--seed=/etc/holdfast-seed", "--seed-publish=configmap:$(POD_NAMESPACE)/holdfast-seed", "--seed-publish-every=2s")
 			case strings.HasPrefix(arg, "--istio-ca="), strings.HasPrefix(arg, "--istio-token"), strings.HasPrefix(arg, "--istio-header"):
 			default:
 				args = append(args, arg)

@@ -44,8 +44,9 @@ type Config struct {
 	Logf func(format string, args ...any)
 }
 
-// nodeDirs are mounted over in the node: what CNI, kubelet and containerd write to fixed places stays in it.
-var nodeDirs = []string{"/run", "/var/log", "/var/lib/cni", "/var/lib/kubelet", "/usr/libexec/kubernetes"}
+// nodeDirs are empty in the node: what CNI, kubelet and containerd write to fixed places stays in it. Every machine has
+// them: a mount point that is made, and removed by the end of one node, would vanish below another one.
+var nodeDirs = []string{"/run", "/var/log", "/var/lib"}
 
 // Cluster is a Kubernetes of one node.
 type Cluster struct {
@@ -192,10 +193,6 @@ func (c *Cluster) PowerOff() {
 func (c *Cluster) Stop() {
 	c.PowerOff()
 	_ = os.RemoveAll(c.cfg.Dir)
-	// What the machine lacked, and the node needed as places for its mounts. They are empty, or they were there before.
-	for _, dir := range nodeDirs {
-		_ = os.Remove(dir)
-	}
 }
 
 // ContainerdSocket is the path of containerd's socket.

@@ -95,8 +95,8 @@ func (n nodeSpec) setUp() error {
 		return err
 	}
 	for _, dir := range nodeDirs {
-		if err := mountTmpfs(dir); err != nil {
-			return err
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
+			return fmt.Errorf("%s: %w", dir, err)
 		}
 	}
 	for _, dir := range []string{"/run/netns", "/run/lock"} {
@@ -112,17 +112,6 @@ func (n nodeSpec) setUp() error {
 		_ = os.RemoveAll(filepath.Join(n.Dir, "run", dir))
 	}
 	return setUpNetwork()
-}
-
-// mountTmpfs mounts an empty directory. One that the machine lacks is made on the machine, too: Stop removes it.
-func mountTmpfs(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
-		return fmt.Errorf("%s: %w", dir, err)
-	}
-	return nil
 }
 
 // setUpNetwork makes the node's address, the bridge of the pods, and a route for services, so that the node itself may

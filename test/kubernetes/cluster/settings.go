@@ -27,7 +27,8 @@ func (c *Cluster) components() []component {
 		of("kube-controller-manager", `--kubeconfig=PKI/kube-controller-manager.kubeconfig
 			--authentication-kubeconfig=PKI/kube-controller-manager.kubeconfig --authorization-kubeconfig=PKI/kube-controller-manager.kubeconfig
 			--bind-address=127.0.0.1 --leader-elect=false --use-service-account-credentials --service-account-private-key-file=PKI/tokens.key
-			--root-ca-file=PKI/ca.crt --cluster-signing-cert-file=PKI/ca.crt --cluster-signing-key-file=PKI/ca.key`),
+			--root-ca-file=PKI/ca.crt --cluster-signing-cert-file=PKI/ca.crt --cluster-signing-key-file=PKI/ca.key
+			--flex-volume-plugin-dir=DATA/volumeplugins`),
 		of("kube-scheduler", `--kubeconfig=PKI/kube-scheduler.kubeconfig --authentication-kubeconfig=PKI/kube-scheduler.kubeconfig
 			--authorization-kubeconfig=PKI/kube-scheduler.kubeconfig --bind-address=127.0.0.1 --leader-elect=false`),
 		of("kubelet", `--config=ETC/kubelet.yaml --kubeconfig=PKI/kubelet.kubeconfig --root-dir=DATA/kubelet --cert-dir=DATA/kubelet-pki

@@ -17,6 +17,8 @@ type Event struct {
 	MayFail string
 	// MaxNotReady is for how long a pod that was Ready may not be.
 	MaxNotReady time.Duration
+	// Measured says that the event is measured only, and nothing of it judged.
+	Measured bool
 }
 
 // result is what came of an event.
@@ -24,6 +26,7 @@ type result struct {
 	shape, event string
 	report       cluster.Report
 	notReady     time.Duration
+	still        bool // not Ready at the end
 }
 
 // results are those of all tests, for the table at their end.
@@ -43,12 +46,15 @@ func (n *Namespace) Play(shape, selector string, start func() *cluster.Load, e E
 	time.Sleep(2 * time.Second)
 	report, err := load.Stop()
 	n.Check(err)
-	notReady, err := watch.Stop()
-	if err != nil {
-		n.Error(err)
+	notReady, still := watch.Stop()
+	results = append(results, result{shape, e.Name, report, notReady, still != nil})
+	n.Logf("%s; not Ready for %.1f s (%v)", report, notReady.Seconds(), still)
+	if e.Measured {
+		return
 	}
-	results = append(results, result{shape, e.Name, report, notReady})
-	n.Logf("%s; not Ready for %.1f s", report, notReady.Seconds())
+	if still != nil {
+		n.Error(still)
+	}
 	if report.Sent < minSent {
 		n.Errorf("only %d requests were sent: the load does not say anything", report.Sent)
 	}
@@ -69,7 +75,11 @@ func table() string {
 		if len(r.report.Failures) > 0 {
 			failed += fmt.Sprintf(", within %.1f s", r.report.Span().Seconds())
 		}
-		fmt.Fprintf(&text, "| %s | %s | %s | %.1f s |\n", r.shape, r.event, failed, r.notReady.Seconds())
+		notReady := fmt.Sprintf("%.1f s", r.notReady.Seconds())
+		if r.still {
+			notReady = "until the end of the event"
+		}
+		fmt.Fprintf(&text, "| %s | %s | %s | %s |\n", r.shape, r.event, failed, notReady)
 	}
 	return text.String()
 }

@@ -29,6 +29,7 @@ func injected(t *testing.T, annotations map[string]string) corev1.Pod {
 	}
 	parsed, err := template.New("holdfast").Funcs(template.FuncMap{
 		"contains": func(part, whole string) bool { return strings.Contains(whole, part) },
+		"quote":    func(text string) string { return fmt.Sprintf("%q", text) },
 		"default": func(otherwise, value any) any {
 			if value == nil || value == "" {
 				return otherwise
@@ -58,13 +59,18 @@ func injected(t *testing.T, annotations map[string]string) corev1.Pod {
 		"ProxyConfig": map[string]any{
 			"DiscoveryAddress":                "istiod.istio-system.svc:15012",
 			"HoldApplicationUntilProxyStarts": map[string]any{"GetValue": true},
+			"InterceptionMode":                "REDIRECT",
 		},
-		"Values": map[string]any{"global": map[string]any{
-			"logAsJson": true,
-			"proxy": map[string]any{
-				"clusterDomain": "cluster.local", "logLevel": "warning", "componentLogLevel": "misc:error", "statusPort": 15020, "holdApplicationUntilProxyStarts": false,
+		"Values": map[string]any{
+			"pilot": map[string]any{"cni": map[string]any{"enabled": false}},
+			"global": map[string]any{
+				"logAsJson": true,
+				"proxy": map[string]any{
+					"clusterDomain": "cluster.local", "logLevel": "warning", "componentLogLevel": "misc:error", "statusPort": 15020,
+					"holdApplicationUntilProxyStarts": false, "lifecycle": nil,
+				},
 			},
-		}},
+		},
 	}
 	var text bytes.Buffer
 	if err := parsed.Execute(&text, data); err != nil {
@@ -80,28 +86,36 @@ func injected(t *testing.T, annotations map[string]string) corev1.Pod {
 // What the template makes of a pod is a pod, its command line is one of the binary, and it is where Istio's own template
 // has the proxy.
 func TestTheTemplateOfIstiosWebhook(t *testing.T) {
-	const templates, native = "inject.istio.io/templates", "sidecar.istio.io/nativeSidecar"
+	const templates, native, status, mode = "inject.istio.io/templates", "sidecar.istio.io/nativeSidecar", "status.sidecar.istio.io/port", "sidecar.istio.io/interceptionMode"
 	for _, tc := range []struct {
 		name        string
 		annotations map[string]string
-		inits       bool
-		role        string
+		containers  string // of the pod's init containers, a slash, and those of the others
+		role, port  string
 	}{
-		{"a native sidecar", map[string]string{templates: "sidecar,holdfast"}, true, "sidecar"},
-		{"the default of a revision", nil, true, "sidecar"},
-		{"a sidecar", map[string]string{native: "false"}, false, "sidecar"},
-		{"a gateway", map[string]string{templates: "gateway,holdfast"}, false, "router"},
+		{"a native sidecar", map[string]string{templates: "sidecar,holdfast"}, "istio-init istio-proxy/", "sidecar", "15020"},
+		{"the default of a revision", nil, "istio-init istio-proxy/", "sidecar", "15020"},
+		{"without redirection", map[string]string{mode: "NONE"}, "istio-proxy/", "sidecar", "15020"},
+		{"a sidecar", map[string]string{native: "false"}, "istio-init/istio-proxy", "sidecar", "15020"},
+		{"a sidecar without redirection", map[string]string{native: "false", mode: "NONE"}, "/istio-proxy", "sidecar", "15020"},
+		{"another status port", map[string]string{status: "15025"}, "istio-init istio-proxy/", "sidecar", "15025"},
+		{"a gateway", map[string]string{templates: "gateway,holdfast"}, "/istio-proxy", "router", "15020"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			pod := injected(t, tc.annotations)
-			list := pod.Spec.Containers
-			if tc.inits {
-				list = pod.Spec.InitContainers
+			var c corev1.Container
+			names := func(list []corev1.Container) string {
+				var all []string
+				for _, one := range list {
+					if all = append(all, one.Name); one.Name == "istio-proxy" {
+						c = one
+					}
+				}
+				return strings.Join(all, " ")
 			}
-			if len(list) != 1 || len(pod.Spec.Containers)+len(pod.Spec.InitContainers) != 1 || list[0].Name != "istio-proxy" {
-				t.Fatalf("%+v", pod.Spec)
+			if got := names(pod.Spec.InitContainers) + "/" + names(pod.Spec.Containers); got != tc.containers {
+				t.Fatalf("containers %s, want %s", got, tc.containers)
 			}
-			c := list[0]
 			line := slices.Clone(c.Args[:slices.Index(c.Args, "--")])
 			for i := range line {
 				line[i] = variables.ReplaceAllString(line[i], "x")
@@ -109,20 +123,26 @@ func TestTheTemplateOfIstiosWebhook(t *testing.T) {
 			if err := accepts(t, line); err != nil {
 				t.Error(err)
 			}
-			if !slices.Contains(line, "--istio-role="+tc.role) || !slices.Contains(line, "--identity=spiffe://example.org/ns/x/sa/x") {
-				t.Errorf("%q", line)
+			for _, want := range []string{"--istio-role=" + tc.role, "--health=:" + tc.port, "--identity=spiffe://example.org/ns/x/sa/x"} {
+				if !slices.Contains(line, want) {
+					t.Errorf("no %s in %q", want, line)
+				}
 			}
-			if hold := c.Lifecycle.PostStart != nil; hold == tc.inits {
+			if hold := c.Lifecycle.PostStart != nil; hold == strings.HasSuffix(tc.containers, "/") {
 				t.Errorf("a hook delays the application: %t", hold)
 			}
 			for _, probe := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe} {
-				if probe == nil || probe.HTTPGet.Port.IntValue() != 15020 {
+				if probe == nil || probe.HTTPGet.Port.String() != tc.port {
 					t.Errorf("probe %+v", probe)
 				}
 			}
 		})
 	}
-	if c := injected(t, map[string]string{"status.sidecar.istio.io/port": "0"}).Spec.InitContainers[0]; c.ReadinessProbe != nil || c.LivenessProbe != nil {
+	if c := injected(t, map[string]string{status: "0", mode: "NONE"}).Spec.InitContainers[0]; c.ReadinessProbe != nil || c.LivenessProbe != nil {
 		t.Error("status.sidecar.istio.io/port 0 leaves probes")
+	}
+	// An annotation is a text, whatever YAML would make of it.
+	if c := injected(t, map[string]string{"sidecar.istio.io/componentLogLevel": "upstream: debug", mode: "NONE"}).Spec.InitContainers[0]; c.Args[len(c.Args)-1] != "upstream: debug" {
+		t.Errorf("%q", c.Args)
 	}
 }

@@ -15,7 +15,8 @@ import (
 func TestInjected(t *testing.T) {
 	m := newMesh(t, "injected")
 	m.deploy("a", 1, withHoldfast)
-	m.deploy("b", 1, withHoldfast)
+	// Probes at another port, and names by a DNS proxy, which holdfast does not have: the pod asks the cluster's.
+	m.deploy("b", 1, withHoldfast, `status.sidecar.istio.io/port: "15025"`, `proxy.istio.io/config: "proxyMetadata: {ISTIO_META_DNS_CAPTURE: 'true'}"`)
 	m.deploy("p", 1, withPilotAgent)
 	for _, name := range []string{"a", "b", "p"} {
 		m.RolledOut(name)

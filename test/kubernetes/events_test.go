@@ -104,6 +104,7 @@ func (e event) isFor(shape string) bool {
 func (w *world) play(shape string, e event) {
 	w.Helper()
 	w.fresh()
+	w.answers()
 	w.Play(shape, w.selector(), w.load, rig.Event{Name: e.name, Happens: func() { e.happens(w) }, MayFail: e.mayFail, MaxNotReady: e.notReady})
 }
 

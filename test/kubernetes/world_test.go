@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -184,6 +185,18 @@ func (w *world) load() *cluster.Load {
 	load, err := rig.Node.StartLoad(filepath.Join(rig.Programs, "load"), "http://"+w.Service("load")+"/")
 	w.Check(err)
 	return load
+}
+
+// answers waits until the Service answers: kube-proxy is up to a second behind the pods.
+func (w *world) answers() {
+	w.Helper()
+	w.Eventually(time.Minute, func() error {
+		r, err := rig.Node.Get(filepath.Join(rig.Programs, "load"), "http://"+w.Service("load")+"/")
+		if err == nil && r.Status != 200 {
+			err = fmt.Errorf("%d %s %s", r.Status, r.Body, r.Error)
+		}
+		return err
+	})
 }
 
 // process returns the id, in the node, of the agent or the Envoy of a pod.

@@ -102,6 +102,7 @@ type part struct {
 	name             []byte
 	help, kind, unit []byte // nil for none
 	current          []byte // name of the family that was flushed last
+	currentKind      string // its type, as it is written; "" if it is not
 	families         int    // that the part has named
 }
 
@@ -135,7 +136,7 @@ func (p *part) add(line []byte) error {
 	}
 	n, _ := scanName(s.series)
 	if name := s.series[:n]; !p.isCurrent(name) {
-		p.current = nil
+		p.current, p.currentKind = nil, ""
 		if _, err := p.remember(name); err != nil { // a later part may describe it, which would be too late
 			return err
 		}
@@ -161,7 +162,7 @@ func (p *part) describe(line []byte) error {
 		return nil
 	}
 	name, rest := token(rest)
-	if n, end := scanName(name); (n == 0 || !end) && quoted(name) != len(name) || len(name) == 0 {
+	if n, end := scanName(name); n == 0 || !end {
 		return fmt.Errorf("%w: a %s has no name of a metric", errMalformed, word)
 	}
 	value := append([]byte{}, trimSpace(rest)...)
@@ -177,17 +178,14 @@ func (p *part) describe(line []byte) error {
 	case "TYPE":
 		p.kind = bytes.TrimSpace(value)
 	case "UNIT":
-		p.unit = value
+		p.unit = bytes.TrimSpace(value)
 	}
 	return nil
 }
 
-// token returns the first word of b, or its first quoted text, and the rest.
+// token returns the first word of b, and the rest.
 func token(b []byte) (word, rest []byte) {
 	b = trimSpace(b)
-	if n := quoted(b); n > 0 {
-		return b[:n], b[n:]
-	}
 	if n := bytes.IndexAny(b, " \t"); n >= 0 {
 		return b[:n], b[n:]
 	}
@@ -202,6 +200,7 @@ func (p *part) flush() error {
 	name, kind := p.family()
 	help, unit := p.help, p.unit
 	p.current, p.name, p.help, p.kind, p.unit = p.name, nil, nil, nil, nil
+	p.currentKind = ""
 	if isNew, err := p.remember([]byte(name)); !isNew {
 		return err
 	}
@@ -210,10 +209,11 @@ func (p *part) flush() error {
 		line = append(append(append(line, "# HELP "...), name...), ' ')
 		line = append(p.escapeHelp(line, help), '\n')
 	}
+	p.currentKind = kind
 	if kind != "" {
 		line = append(append(append(append(append(line, "# TYPE "...), name...), ' '), kind...), '\n')
 	}
-	if unit != nil && p.format == openMetrics {
+	if len(unit) > 0 && p.format == openMetrics && strings.HasSuffix(name, "_"+string(unit)) { // or Prometheus rejects it
 		line = append(append(append(append(append(line, "# UNIT "...), name...), ' '), unit...), '\n')
 	}
 	p.line = line
@@ -282,25 +282,23 @@ var kinds = [...][]string{
 	openMetrics: {"counter", "gauge", "histogram", "summary", "unknown", "info", "stateset", "gaugehistogram"},
 }
 
-// escapeHelp appends a help text. In OpenMetrics a quotation mark is escaped.
+// escapeHelp appends a help text. In OpenMetrics a quotation mark is escaped. A backslash that begins no escape sequence
+// stands for itself.
 func (p *part) escapeHelp(line, help []byte) []byte {
-	if p.from == p.format {
-		return append(line, help...)
-	}
 	for i := 0; i < len(help); i++ {
-		c := help[i]
+		c, next := help[i], byte(0)
+		if c == '\\' && i+1 < len(help) {
+			next = help[i+1]
+		}
 		switch {
-		case c == '\\' && i+1 < len(help):
+		case next == '\\' || next == 'n':
+			line = append(line, c, next)
 			i++
-			if help[i] == '"' && p.format == textFormat {
-				line = append(line, '"')
-				continue
-			}
-			line = append(line, c, help[i])
-		case c == '"' && p.format == openMetrics:
-			line = append(line, '\\', '"')
+		case next == '"' && p.from == openMetrics: // the quotation mark is written next
 		case c == '\\':
 			line = append(line, `\\`...)
+		case c == '"' && p.format == openMetrics:
+			line = append(line, '\\', '"')
 		default:
 			line = append(line, c)
 		}
@@ -313,25 +311,41 @@ func (p *part) escapeHelp(line, help []byte) []byte {
 func (p *part) sample(s sample) error {
 	line := append(append(s.series, ' '), s.value...)
 	if s.timestamp != nil {
-		t, err := strconv.ParseFloat(string(s.timestamp), 64)
-		if err != nil || math.IsNaN(t) || math.IsInf(t, 0) {
-			return fmt.Errorf("%w: a timestamp is not a number", errMalformed)
+		t, ok := seconds(s.timestamp, p.from)
+		if !ok {
+			return fmt.Errorf("%w: a timestamp is not one of this format", errMalformed)
 		}
 		line = append(line, ' ')
 		switch {
 		case p.from == p.format:
 			line = append(line, s.timestamp...)
 		case p.format == textFormat:
-			line = strconv.AppendFloat(line, math.Round(t*1000), 'f', 0, 64)
+			line = strconv.AppendInt(line, int64(math.Round(t*1000)), 10)
 		default:
-			line = strconv.AppendFloat(line, t/1000, 'f', -1, 64)
+			line = strconv.AppendFloat(line, t, 'f', -1, 64)
 		}
 	}
-	if s.exemplar != nil && p.format == openMetrics {
-		line = append(append(line, ' '), s.exemplar...)
+	if x := s.exemplar; x != nil && p.format == openMetrics && p.mayHaveExemplar(s.series) {
+		line = append(append(append(append(line, " # "...), x.labels...), ' '), x.value...)
+		if x.timestamp != nil {
+			line = append(append(line, ' '), x.timestamp...)
+		}
 	}
 	p.line = append(line, '\n')
 	return p.write(p.line)
+}
+
+// mayHaveExemplar reports whether a sample of the current family may have an exemplar: Prometheus rejects an exposition
+// that has one elsewhere.
+func (p *part) mayHaveExemplar(series []byte) bool {
+	n, _ := scanName(series)
+	switch p.currentKind {
+	case "counter":
+		return bytes.HasSuffix(series[:n], []byte("_total"))
+	case "histogram", "gaugehistogram":
+		return bytes.HasSuffix(series[:n], []byte("_bucket"))
+	}
+	return false
 }
 
 func (e *exposition) write(line []byte) error {

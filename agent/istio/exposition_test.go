@@ -142,14 +142,25 @@ func TestAnExpositionIsConvertedLineByLine(t *testing.T) {
 			# UNIT a_seconds seconds
 			a_seconds_total 1 1.5 # {trace_id="x"} 0.5
 			# EOF`},
-		{"names that are not words", openMetrics, openMetrics, `
-			# TYPE "a.b" gauge
-			{"a.b"} 1
-			{"a.b","c.d"="e"} 2
+		{"exemplars only where Prometheus takes one, and units only of their family", openMetrics, openMetrics, `
+			# TYPE g gauge
+			# UNIT g seconds
+			g 1 # {t="x"} 1
+			# TYPE a counter
+			a_total 1 #{t="x"} 1
+			a_total{b="c"} 1    #   {t="x"}   1   2.5
+			# TYPE h histogram
+			h_bucket{le="+Inf"} 1 # {t="x"} 1
+			h_count 1 # {t="x"} 1
 			# EOF`, `
-			# TYPE "a.b" gauge
-			{"a.b"} 1
-			{"a.b","c.d"="e"} 2
+			# TYPE g gauge
+			g 1
+			# TYPE a counter
+			a_total 1 # {t="x"} 1
+			a_total{b="c"} 1 # {t="x"} 1 2.5
+			# TYPE h histogram
+			h_bucket{le="+Inf"} 1 # {t="x"} 1
+			h_count 1
 			# EOF`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -170,7 +181,7 @@ func TestAnExpositionIsConvertedLineByLine(t *testing.T) {
 // parse reads the text format with Prometheus' own parser, and returns the number of samples of each family.
 func parse(t *testing.T, text string) map[string]int {
 	t.Helper()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
+	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
 	if err != nil {
 		t.Fatalf("it is not an exposition: %v\n%s", err, text)
@@ -203,13 +214,17 @@ func TestAPartEndsWithItsLastGoodLine(t *testing.T) {
 	for _, bad := range []string{
 		"<html>", "a", "a ", "a{", "a{x} 1", "a{x=1} 1", `a{x="1} 1`, `a{x="1"y="2"} 1`, `a{x="\q"} 1`, `a{,} 1`, `a{"x"} 1 1`, `{"a"}`, `{x="1"} 1`, `{} 1`,
 		"a x", "a 1 x", "a 1 2 3", "a 0x1", "a 1_0", "1a 1", "a\xff 1", "# TYPE", "#  HELP ", "# TYPE 1a gauge", `a 1 # {x="1"} 1`, "a{x=\"\xff\"} 1", "a1 1 NaN",
+		// What Prometheus rejects, and with it the metrics of all parts.
+		`d{a="b",a="c"} 3`, `d{__name__="c"} 3`, `{"foo.bar"} 1`, `a{"foo.bar"="x"} 1`, `# TYPE "foo.bar" gauge`,
+		"a 1 1.5", "a 1 1e3", "a 1 +15", "a 1 -5", "a 1 99999999999999999999",
 	} {
 		got, errs := convert(t, textFormat, textFormat, "good 1\n"+bad+"\nlater 1\n", "next 1\n")
 		if !errors.Is(errs[0], errMalformed) || got != "good 1\nnext 1\n" || errs[1] != nil {
 			t.Errorf("%q: %v\n%s", bad, errs, got)
 		}
 	}
-	for _, bad := range []string{"a 1\n", "a 1\n# EOF\nb 1\n", "a 1 # x\n# EOF\n", "a 1 # {x=\"1\"}\n# EOF\n"} {
+	for _, bad := range []string{"a 1\n", "a 1\n# EOF\nb 1\n", "a 1 # x\n# EOF\n", "a 1 # {x=\"1\"}\n# EOF\n",
+		"a 1 1e300\n# EOF\n", "a 1 -5\n# EOF\n", "a 1 NaN\n# EOF\n", "a 1 # {} 1 NaN\n# EOF\n", "a 1 # {} 1 +Inf\n# EOF\n", "a 1 # {x=\"1\",x=\"2\"} 1\n# EOF\n"} {
 		got, errs := convert(t, openMetrics, openMetrics, "good 1\n"+bad, "next 1\n# EOF\n")
 		if !errors.Is(errs[0], errMalformed) || !strings.HasPrefix(got, "good 1\n") || !strings.HasSuffix(got, "next 1\n# EOF\n") || strings.Contains(got, "b 1") {
 			t.Errorf("%q: %v\n%s", bad, errs, got)
@@ -311,6 +326,9 @@ func FuzzExposition(f *testing.F) {
 		again, errs := convert(t, to, to, first)
 		if errs[0] != nil || again != first {
 			t.Errorf("%v\n%q\nbecomes\n%q", errs[0], first, again)
+		}
+		if to == textFormat && !strings.Contains(text, "# TYPE") { // the parser also checks families, which samples of different parts may mix
+			parse(t, first)
 		}
 		if to == openMetrics && !bytes.HasSuffix([]byte(first), []byte("# EOF\n")) {
 			t.Errorf("it ends without # EOF: %q", first)

@@ -2,6 +2,7 @@ package istio
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 )
 
@@ -9,18 +10,24 @@ import (
 type sample struct {
 	series    []byte // the name and the labels, without superfluous spaces and commas
 	value     []byte
-	timestamp []byte // nil for none
-	exemplar  []byte // OpenMetrics: from its "#" on; nil for none
+	timestamp []byte    // nil for none
+	exemplar  *exemplar // OpenMetrics; nil for none
 }
 
-// parseSample parses a line of either format, and appends the series to to.
+// exemplar is what follows the "#" of a sample of OpenMetrics.
+type exemplar struct {
+	labels           []byte // with their braces
+	value, timestamp []byte // timestamp is nil for none
+}
+
+// parseSample parses a line of either format, and appends the series to to. Names in quotation marks, which Prometheus
+// reads only if it has asked for them, are no names.
 func parseSample(to, line []byte) (s sample, ok bool) {
 	n, _ := scanName(line)
 	s.series = append(to, line[:n]...)
 	rest := trimSpace(line[n:])
-	if len(rest) > 0 && rest[0] == '{' {
-		// A name that is not a word is the first text in the braces.
-		if s.series, rest, ok = parseLabels(s.series, rest, n == 0); !ok {
+	if len(rest) > 0 && rest[0] == '{' && n > 0 {
+		if s.series, rest, ok = parseLabels(s.series, rest); !ok {
 			return s, false
 		}
 	} else if n == 0 || len(rest) == len(line)-n {
@@ -28,20 +35,25 @@ func parseSample(to, line []byte) (s sample, ok bool) {
 	}
 	rest = trimSpace(rest)
 	if at := bytes.IndexByte(rest, '#'); at >= 0 {
-		s.exemplar, rest = rest[at:], rest[:at]
-		if !isExemplar(s.exemplar) {
+		if s.exemplar = parseExemplar(rest[at+1:]); s.exemplar == nil {
 			return s, false
 		}
+		rest = rest[:at]
 	}
-	fields := bytes.Fields(rest)
+	s.value, s.timestamp, ok = parseValue(rest)
+	return s, ok
+}
+
+// parseValue parses a number, and a timestamp or not.
+func parseValue(b []byte) (value, timestamp []byte, ok bool) {
+	fields := bytes.Fields(b)
 	if len(fields) < 1 || len(fields) > 2 || !isNumber(fields[0]) {
-		return s, false
+		return nil, nil, false
 	}
-	if s.value = fields[0]; len(fields) == 2 {
-		s.timestamp = fields[1]
-		return s, isNumber(s.timestamp)
+	if len(fields) == 2 {
+		timestamp = fields[1]
 	}
-	return s, true
+	return fields[0], timestamp, true
 }
 
 func trimSpace(b []byte) []byte { return bytes.TrimLeft(b, " \t") }
@@ -59,47 +71,41 @@ func isWord(c byte, first bool) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || !first && c >= '0' && c <= '9'
 }
 
-// parseLabels parses labels in braces and appends them to to. named says that the first of them is to be a
-// quoted name of the metric.
-func parseLabels(to, b []byte, named bool) (labels, rest []byte, ok bool) {
+// parseLabels parses labels in braces and appends them to to. Prometheus rejects a whole exposition in which a label is
+// there twice, or is called __name__.
+func parseLabels(to, b []byte) (labels, rest []byte, ok bool) {
+	var few [16][]byte
+	names := few[:0]
 	labels, b = append(to, '{'), trimSpace(b[1:])
-	for count := 0; ; count++ {
+	for {
 		if len(b) > 0 && b[0] == '}' {
-			if count == 0 {
+			switch {
+			case len(names) == 0:
 				labels = labels[:len(labels)-1] // none
-			} else if labels[len(labels)-1] == ',' {
+			case labels[len(labels)-1] == ',':
 				labels[len(labels)-1] = '}'
-			} else {
+			default:
 				labels = append(labels, '}')
 			}
-			return labels, b[1:], count > 0 || !named
+			return labels, b[1:], true
 		}
 		n := 0
-		if len(b) > 0 && b[0] == '"' {
-			n = quoted(b)
-		} else {
-			for n < len(b) && isWord(b[n], n == 0) {
-				n++
-			}
+		for n < len(b) && isWord(b[n], n == 0) {
+			n++
 		}
-		if n == 0 {
+		name := b[:n]
+		if n == 0 || string(name) == "__name__" || slices.ContainsFunc(names, func(other []byte) bool { return bytes.Equal(name, other) }) {
 			return labels, nil, false
 		}
-		isName := named && count == 0
-		if isName && b[0] != '"' {
+		names = append(names, name)
+		if b = trimSpace(b[n:]); len(b) == 0 || b[0] != '=' {
 			return labels, nil, false
 		}
-		labels, b = append(labels, b[:n]...), trimSpace(b[n:])
-		if !isName {
-			if len(b) == 0 || b[0] != '=' {
-				return labels, nil, false
-			}
-			b = trimSpace(b[1:])
-			if n = quoted(b); n == 0 {
-				return labels, nil, false
-			}
-			labels, b = append(append(labels, '='), b[:n]...), trimSpace(b[n:])
+		b = trimSpace(b[1:])
+		if n = quoted(b); n == 0 {
+			return labels, nil, false
 		}
+		labels, b = append(append(append(labels, name...), '='), b[:n]...), trimSpace(b[n:])
 		switch {
 		case len(b) > 0 && b[0] == ',':
 			labels, b = append(labels, ','), trimSpace(b[1:])
@@ -136,13 +142,47 @@ func isNumber(b []byte) bool {
 	return err == nil
 }
 
-// isExemplar reports whether b is an exemplar: "# {labels} value", and a timestamp or not.
-func isExemplar(b []byte) bool {
-	b = trimSpace(b[1:])
-	if len(b) == 0 || b[0] != '{' {
-		return false
+// maxTime bounds timestamps, in seconds: the year 33658. Prometheus rejects those that are not a number of milliseconds
+// in 64 bits, and does not read negative ones in the text format.
+const maxTime = 1e12
+
+// seconds returns a timestamp as a format has it: a whole number of milliseconds in the text format, seconds in OpenMetrics.
+func seconds(b []byte, f format) (t float64, ok bool) {
+	if f == openMetrics {
+		t, err := strconv.ParseFloat(string(b), 64)
+		return t, err == nil && isNumber(b) && t >= 0 && t <= maxTime // and so not NaN
 	}
-	_, rest, ok := parseLabels(nil, b, false)
-	fields := bytes.Fields(rest)
-	return ok && len(fields) >= 1 && len(fields) <= 2 && isNumber(fields[0]) && isNumber(fields[len(fields)-1])
+	for _, c := range b {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+	}
+	ms, err := strconv.ParseInt(string(b), 10, 64)
+	return float64(ms) / 1000, err == nil && ms <= maxTime*1000
+}
+
+// parseExemplar parses what follows the "#" of a sample: labels, a value, and a timestamp or not. It returns nil for
+// something else.
+func parseExemplar(b []byte) *exemplar {
+	b = trimSpace(b)
+	if len(b) == 0 || b[0] != '{' {
+		return nil
+	}
+	labels, rest, ok := parseLabels(nil, b)
+	if !ok {
+		return nil
+	}
+	if len(labels) == 0 {
+		labels = []byte("{}")
+	}
+	e := &exemplar{labels: labels}
+	if e.value, e.timestamp, ok = parseValue(rest); !ok {
+		return nil
+	}
+	if e.timestamp != nil {
+		if _, ok = seconds(e.timestamp, openMetrics); !ok {
+			return nil
+		}
+	}
+	return e
 }

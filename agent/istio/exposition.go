@@ -46,6 +46,7 @@ type exposition struct {
 	described map[string]struct{} // names of the families that were described
 	line      []byte              // the line that is made
 	maxPart   int64               // the constant, except in tests
+	quotes    bool                // the client has asked for names in quotation marks
 }
 
 func newExposition(w io.Writer, f format) *exposition {
@@ -129,7 +130,7 @@ func (p *part) add(line []byte) error {
 	if err := p.flush(); err != nil {
 		return err
 	}
-	s, ok := parseSample(p.line[:0], line)
+	s, ok := parseSample(p.line[:0], line, p.quotes)
 	p.line = s.series
 	if !ok || s.exemplar != nil && p.from == textFormat {
 		return fmt.Errorf("%w: a line is not a sample", errMalformed)
@@ -162,7 +163,7 @@ func (p *part) describe(line []byte) error {
 		return nil
 	}
 	name, rest := token(rest)
-	if n, end := scanName(name); n == 0 || !end {
+	if n, end := scanName(name); (n == 0 || !end) && (!p.quotes || len(name) == 0 || quoted(name) != len(name)) {
 		return fmt.Errorf("%w: a %s has no name of a metric", errMalformed, word)
 	}
 	value := append([]byte{}, trimSpace(rest)...)
@@ -183,9 +184,12 @@ func (p *part) describe(line []byte) error {
 	return nil
 }
 
-// token returns the first word of b, and the rest.
+// token returns the first word of b, or its first quoted text, and the rest.
 func token(b []byte) (word, rest []byte) {
 	b = trimSpace(b)
+	if n := quoted(b); n > 0 {
+		return b[:n], b[n:]
+	}
 	if n := bytes.IndexAny(b, " \t"); n >= 0 {
 		return b[:n], b[n:]
 	}

@@ -178,6 +178,24 @@ func TestAnExpositionIsConvertedLineByLine(t *testing.T) {
 	}
 }
 
+// A client that has asked for names in quotation marks gets them; a label is there once also with them.
+func TestQuotedNamesAreForClientsThatAskForThem(t *testing.T) {
+	for _, tc := range []struct {
+		in string
+		ok bool
+	}{
+		{"# TYPE \"a.b\" gauge\n{\"a.b\"} 1\n{\"a.b\",\"c.d\"=\"e\"} 2\n", true},
+		{"a{\"c\"=\"1\",c=\"2\"} 1\n", false}, {"a{\"__name__\"=\"1\"} 1\n", false}, {"{c=\"1\"} 1\n", false}, {"{} 1\n", false},
+	} {
+		var b strings.Builder
+		e := newExposition(&b, openMetrics)
+		e.quotes = true
+		if err := e.part(strings.NewReader(tc.in+"# EOF\n"), openMetrics); (err == nil) != tc.ok || tc.ok && e.finish() == nil && b.String() != tc.in+"# EOF\n" {
+			t.Errorf("%q: %v\n%s", tc.in, err, b.String())
+		}
+	}
+}
+
 // parse reads the text format with Prometheus' own parser, and returns the number of samples of each family.
 func parse(t *testing.T, text string) map[string]int {
 	t.Helper()

@@ -66,10 +66,10 @@ type Server struct {
 	parts   Parts
 	probes  *http.Client // of the application
 	scrapes *http.Client // of metrics
-	slots   chan struct{}
 
-	mu      sync.Mutex
-	failing map[string]bool // by what is scraped, whether the last scrape failed
+	mu       sync.Mutex
+	scraping map[string]int  // scrapes in progress, by the address of their client
+	failing  map[string]bool // by what is scraped, whether the last scrape failed
 }
 
 // New returns a Server; it does no I/O.
@@ -77,7 +77,7 @@ func New(cfg Config, parts Parts) *Server {
 	parts.Log = cmp.Or(parts.Log, slog.New(slog.DiscardHandler))
 	return &Server{
 		cfg: cfg, parts: parts, probes: newProbeClient(cfg), scrapes: newScrapeClient(),
-		slots: make(chan struct{}, maxScrapes), failing: make(map[string]bool),
+		scraping: make(map[string]int), failing: make(map[string]bool),
 	}
 }
 

@@ -60,6 +60,9 @@ func withinHost(next *http.Request, before []*http.Request) error {
 
 // probe serves a probe of the kubelet: it probes the application as the kubelet would have.
 func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
+	if isOwn(w, r) {
+		return
+	}
 	p := s.cfg.probers[r.URL.Path]
 	if p == nil {
 		text(w, http.StatusNotFound, fmt.Sprintf("%s has no probe %s. istiod's webhook leaves out a probe whose named port the container does not declare: "+
@@ -151,6 +154,7 @@ func (s *Server) probeHTTP(ctx context.Context, w http.ResponseWriter, r *http.R
 		req.Header.Del(name)
 	}
 	req.Header.Set("User-Agent", userAgent(r))
+	req.Header.Set(ownHeader, "probe")
 	resp, err := s.probes.Do(req)
 	if err != nil {
 		if of, ok := errors.AsType[*url.Error](err); ok {

@@ -335,6 +335,45 @@ func TestAProbeThatTheWebhookDidNotNameIsExplained(t *testing.T) {
 	}
 }
 
+// An application that leads probes and scrapes back to the agent is told so; they do not go on without end.
+func TestARequestThatComesBackEnds(t *testing.T) {
+	var mu sync.Mutex
+	count, back := 0, ""
+	port := application(t, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		count++
+		req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, back, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		req.Header = r.Header // as a proxy passes it on
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = resp.Body.Close() }()
+		w.WriteHeader(resp.StatusCode)
+	})
+	r := start(t, httpGet(port, ""), nil)
+	for _, path := range []string{livez, stats} {
+		mu.Lock()
+		count, back = 0, r.url+path
+		mu.Unlock()
+		if resp, _ := r.get(livez); resp.StatusCode != http.StatusLoopDetected {
+			t.Errorf("%s: %s", path, resp.Status)
+		}
+		mu.Lock()
+		if count != 1 {
+			t.Errorf("%s: the application was asked %d times", path, count)
+		}
+		mu.Unlock()
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
 func TestALifecycleHandlerIsCalled(t *testing.T) {
 	called := make(chan string, 1)
 	port := application(t, func(_ http.ResponseWriter, r *http.Request) { called <- r.URL.Path })

@@ -20,14 +20,15 @@ type exemplar struct {
 	value, timestamp []byte // timestamp is nil for none
 }
 
-// parseSample parses a line of either format, and appends the series to to. Names in quotation marks, which Prometheus
-// reads only if it has asked for them, are no names.
-func parseSample(to, line []byte) (s sample, ok bool) {
+// parseSample parses a line of either format, and appends the series to to. Names in quotation marks are names only with
+// quotes: Prometheus does not read them unless it has asked for them.
+func parseSample(to, line []byte, quotes bool) (s sample, ok bool) {
 	n, _ := scanName(line)
 	s.series = append(to, line[:n]...)
 	rest := trimSpace(line[n:])
-	if len(rest) > 0 && rest[0] == '{' && n > 0 {
-		if s.series, rest, ok = parseLabels(s.series, rest); !ok {
+	if len(rest) > 0 && rest[0] == '{' && (n > 0 || quotes) {
+		// A name that is not a word is the first text in the braces.
+		if s.series, rest, ok = parseLabels(s.series, rest, n == 0, quotes); !ok {
 			return s, false
 		}
 	} else if n == 0 || len(rest) == len(line)-n {
@@ -35,7 +36,7 @@ func parseSample(to, line []byte) (s sample, ok bool) {
 	}
 	rest = trimSpace(rest)
 	if at := bytes.IndexByte(rest, '#'); at >= 0 {
-		if s.exemplar = parseExemplar(rest[at+1:]); s.exemplar == nil {
+		if s.exemplar = parseExemplar(rest[at+1:], quotes); s.exemplar == nil {
 			return s, false
 		}
 		rest = rest[:at]
@@ -71,41 +72,43 @@ func isWord(c byte, first bool) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || !first && c >= '0' && c <= '9'
 }
 
-// parseLabels parses labels in braces and appends them to to. Prometheus rejects a whole exposition in which a label is
-// there twice, or is called __name__.
-func parseLabels(to, b []byte) (labels, rest []byte, ok bool) {
+// parseLabels parses labels in braces and appends them to to. named says that the first of them is to be a quoted name of
+// the metric, quotes that names of labels may be quoted. Prometheus rejects a whole exposition in which a label is there
+// twice, or is called __name__.
+func parseLabels(to, b []byte, named, quotes bool) (labels, rest []byte, ok bool) {
 	var few [16][]byte
 	names := few[:0]
 	labels, b = append(to, '{'), trimSpace(b[1:])
-	for {
+	for count := 0; ; count++ {
 		if len(b) > 0 && b[0] == '}' {
 			switch {
-			case len(names) == 0:
+			case count == 0:
 				labels = labels[:len(labels)-1] // none
 			case labels[len(labels)-1] == ',':
 				labels[len(labels)-1] = '}'
 			default:
 				labels = append(labels, '}')
 			}
-			return labels, b[1:], true
+			return labels, b[1:], count > 0 || !named
 		}
-		n := 0
-		for n < len(b) && isWord(b[n], n == 0) {
-			n++
-		}
-		name := b[:n]
-		if n == 0 || string(name) == "__name__" || slices.ContainsFunc(names, func(other []byte) bool { return bytes.Equal(name, other) }) {
+		name := labelName(b, quotes)
+		isName := named && count == 0
+		if len(name) == 0 || isName && name[0] != '"' {
 			return labels, nil, false
 		}
-		names = append(names, name)
-		if b = trimSpace(b[n:]); len(b) == 0 || b[0] != '=' {
-			return labels, nil, false
+		labels, b = append(labels, name...), trimSpace(b[len(name):])
+		if !isName {
+			bare := bytes.Trim(name, `"`)
+			if string(bare) == "__name__" || slices.ContainsFunc(names, func(other []byte) bool { return bytes.Equal(bare, other) }) || len(b) == 0 || b[0] != '=' {
+				return labels, nil, false
+			}
+			names, b = append(names, bare), trimSpace(b[1:])
+			n := quoted(b)
+			if n == 0 {
+				return labels, nil, false
+			}
+			labels, b = append(append(labels, '='), b[:n]...), trimSpace(b[n:])
 		}
-		b = trimSpace(b[1:])
-		if n = quoted(b); n == 0 {
-			return labels, nil, false
-		}
-		labels, b = append(append(append(labels, name...), '='), b[:n]...), trimSpace(b[n:])
 		switch {
 		case len(b) > 0 && b[0] == ',':
 			labels, b = append(labels, ','), trimSpace(b[1:])
@@ -113,6 +116,18 @@ func parseLabels(to, b []byte) (labels, rest []byte, ok bool) {
 			return labels, nil, false
 		}
 	}
+}
+
+// labelName returns the name of a label at the beginning of b, with its quotation marks; "" for none.
+func labelName(b []byte, quotes bool) []byte {
+	if quotes && len(b) > 0 && b[0] == '"' {
+		return b[:quoted(b)]
+	}
+	n := 0
+	for n < len(b) && isWord(b[n], n == 0) {
+		n++
+	}
+	return b[:n]
 }
 
 // quoted returns the length of the quoted text at the beginning of b, 0 for none.
@@ -163,12 +178,12 @@ func seconds(b []byte, f format) (t float64, ok bool) {
 
 // parseExemplar parses what follows the "#" of a sample: labels, a value, and a timestamp or not. It returns nil for
 // something else.
-func parseExemplar(b []byte) *exemplar {
+func parseExemplar(b []byte, quotes bool) *exemplar {
 	b = trimSpace(b)
 	if len(b) == 0 || b[0] != '{' {
 		return nil
 	}
-	labels, rest, ok := parseLabels(nil, b)
+	labels, rest, ok := parseLabels(nil, b, false, quotes)
 	if !ok {
 		return nil
 	}

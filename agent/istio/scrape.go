@@ -10,6 +10,7 @@ import (
 	"math"
 	"mime"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,12 +48,18 @@ func Results() []string {
 const (
 	timeoutHeader  = "X-Prometheus-Scrape-Timeout-Seconds"
 	defaultScrape  = 10 * time.Second
-	maxScrape      = 100 * time.Second
+	maxScrape      = time.Minute
 	maxScrapeSpare = 500 * time.Millisecond
 )
 
-// maxScrapes bounds the scrapes at one time: each makes Envoy and the application collect everything.
-const maxScrapes = 8
+// maxScrapes bounds the scrapes at one time: each makes Envoy and the application collect everything. One client may have
+// half of them, and one that takes nothing for maxStall is dropped: what is left to somebody who wants to keep others
+// from scraping takes two addresses of the pod's network, and lasts as long as he reads slowly, a minute at most.
+const (
+	maxScrapes = 8
+	maxOfOne   = maxScrapes / 2
+	maxStall   = 5 * time.Second
+)
 
 // Each part is read while others are written, up to readAhead blocks, so that one that is slow costs no
 // other its time.
@@ -77,15 +84,16 @@ func newScrapeClient() *http.Client {
 // which they come. It is OpenMetrics if the client prefers that and there is an application, which may have
 // exemplars; Envoy and the agent lose nothing in the text format.
 func (s *Server) merged(w http.ResponseWriter, r *http.Request) {
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	default:
-		text(w, http.StatusServiceUnavailable, fmt.Sprintf("%d scrapes are in progress already: scrape less often\n", maxScrapes))
+	if isOwn(w, r) {
 		return
 	}
+	release, err := s.slot(r.RemoteAddr)
+	if err != nil {
+		text(w, http.StatusServiceUnavailable, err.Error()+": scrape less often\n")
+		return
+	}
+	defer release()
 	timeout := scrapeTimeout(r.Header)
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout + maxScrapeSpare))
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	var started sync.WaitGroup
 	defer started.Wait()
@@ -96,14 +104,15 @@ func (s *Server) merged(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Type", wanted.contentType())
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Add("Vary", "Accept, Accept-Encoding")
-	var body io.Writer = w
+	var body io.Writer = steady{w, http.NewResponseController(w), time.Now().Add(timeout + maxScrapeSpare)}
 	if acceptsGzip(r.Header.Values("Accept-Encoding")) {
 		h.Set("Content-Encoding", "gzip")
-		zip, _ := gzip.NewWriterLevel(w, gzip.BestSpeed) // a valid level
+		zip, _ := gzip.NewWriterLevel(body, gzip.BestSpeed) // a valid level
 		defer func() { _ = zip.Close() }()
 		body = zip
 	}
 	out := newExposition(body, wanted.format)
+	out.quotes = wanted.escaping == "allow-utf-8"
 	sources := s.sources(r, wanted, timeout)
 	arrived := make(chan *reading, len(sources))
 	for _, from := range sources {
@@ -117,12 +126,68 @@ func (s *Server) merged(w http.ResponseWriter, r *http.Request) {
 		}
 		s.scraped(part.source, err)
 	}
-	err := s.writeOwn(out)
+	err = s.writeOwn(out)
 	if errors.Is(err, errClient) {
 		return
 	}
 	s.scraped(source{part: partOwn, what: "the agent"}, err)
 	_ = out.finish() // the client may have gone
+}
+
+// slot takes one of the places of scrapes in progress for a client, or returns an error if it may have none.
+func (s *Server) slot(client string) (release func(), err error) {
+	if peer, err := netip.ParseAddrPort(client); err == nil {
+		client = peer.Addr().Unmap().String()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	total := 0
+	for _, count := range s.scraping {
+		total += count
+	}
+	switch {
+	case total >= maxScrapes:
+		return nil, fmt.Errorf("%d scrapes are in progress already", total)
+	case s.scraping[client] >= maxOfOne:
+		return nil, fmt.Errorf("%d scrapes of %s are in progress already", s.scraping[client], client)
+	}
+	s.scraping[client]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.scraping[client]--; s.scraping[client] == 0 {
+			delete(s.scraping, client)
+		}
+	}, nil
+}
+
+// steady writes to a client that must take something every maxStall, and everything until a deadline.
+type steady struct {
+	io.Writer
+	controller *http.ResponseController
+	deadline   time.Time
+}
+
+func (w steady) Write(b []byte) (int, error) {
+	until := time.Now().Add(maxStall)
+	if w.deadline.Before(until) {
+		until = w.deadline
+	}
+	_ = w.controller.SetWriteDeadline(until)
+	return w.Writer.Write(b)
+}
+
+// ownHeader marks requests of a Server. An application may lead them back here, by a redirect or as a proxy; answering
+// them would go on without end.
+const ownHeader = "X-Holdfast-Request"
+
+// isOwn refuses a request that a Server has made.
+func isOwn(w http.ResponseWriter, r *http.Request) bool {
+	if r.Header.Get(ownHeader) == "" {
+		return false
+	}
+	text(w, http.StatusLoopDetected, "the application leads a request of holdfast's back to holdfast\n")
+	return true
 }
 
 // source is one of the servers that are scraped.
@@ -140,6 +205,7 @@ func (s *Server) sources(r *http.Request, wanted accepted, timeout time.Duration
 			if err != nil {
 				return nil, err
 			}
+			req.Header.Set(ownHeader, "scrape")
 			req.Header.Set("Accept", accept)
 			req.Header.Set("User-Agent", r.Header.Get("User-Agent"))
 			req.Header.Set(timeoutHeader, strconv.FormatFloat(timeout.Seconds(), 'f', -1, 64))

@@ -9,11 +9,13 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,7 +84,7 @@ func checkOpenMetrics(t *testing.T, text string) {
 			}
 			continue
 		}
-		s, ok := parseSample(nil, []byte(strings.TrimSuffix(line, "\n")))
+		s, ok := parseSample(nil, []byte(strings.TrimSuffix(line, "\n")), true)
 		if !ok {
 			t.Errorf("a line is not a sample: %q", line)
 		}
@@ -305,7 +307,7 @@ func TestAPartThatHangsIsGivenUpInTime(t *testing.T) {
 				time.Sleep(time.Second)
 				return answer(200, "", strings.NewReader(large)), nil
 			},
-			99500 * time.Millisecond, []string{"envoy_rq 1\n", large}, []string{"application ok 1", "envoy timeout 1"},
+			59500 * time.Millisecond, []string{"envoy_rq 1\n", large}, []string{"application ok 1", "envoy timeout 1"},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -373,25 +375,86 @@ func TestTooManyScrapesAtOnceAreRejected(t *testing.T) {
 		parts, release := r.parts(), make(chan struct{})
 		parts.Envoy = func(context.Context, string) (*http.Response, error) { <-release; return nil, errors.New("no") }
 		s := New(Config{}, parts)
-		scrape := func() int {
-			w := httptest.NewRecorder()
-			s.merged(w, httptest.NewRequestWithContext(t.Context(), "GET", stats, nil))
+		scrape := func(client string) int {
+			w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), "GET", stats, nil)
+			r.RemoteAddr = client
+			s.merged(w, r)
 			return w.Code
 		}
-		for range maxScrapes {
-			go scrape()
+		for range maxOfOne {
+			go scrape("192.0.2.1:1")
+			synctest.Wait()
 		}
-		synctest.Wait()
-		if code := scrape(); code != 503 {
+		if code := scrape("[::ffff:192.0.2.1]:2"); code != 503 {
+			t.Errorf("one more of the same client is answered with %d", code)
+		}
+		for range maxScrapes - maxOfOne {
+			go scrape("192.0.2.2:1")
+			synctest.Wait()
+		}
+		if code := scrape("192.0.2.3:1"); code != 503 {
 			t.Errorf("one more is answered with %d", code)
 		}
 		close(release)
 		synctest.Wait()
-		if code := scrape(); code != 200 {
+		if code := scrape("192.0.2.1:1"); code != 200 {
 			t.Errorf("after them, one is answered with %d", code)
 		}
 	})
 }
+
+// A client that takes nothing is dropped after some seconds, however long it says that it waits.
+func TestAClientThatTakesNothingIsDropped(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		here, there := net.Pipe() // there reads the first byte only
+		defer func() { _ = there.Close() }()
+		r := &rig{T: t, results: make(map[string]int)}
+		parts := r.parts()
+		parts.Envoy = envoyWith(strings.Repeat("a_metric_of_envoy 1\n", 10_000))
+		mux := http.NewServeMux()
+		New(Config{}, parts).Register(mux)
+		server := &http.Server{Handler: mux}
+		listener := &oneConn{conn: here, closed: make(chan struct{})}
+		ended := make(chan struct{})
+		go func() { defer close(ended); _ = server.Serve(listener) }()
+		if _, err := io.WriteString(there, "GET "+stats+" HTTP/1.1\r\nHost: x\r\n"+timeoutHeader+": 60\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := there.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(maxStall + time.Second) // virtual
+		if n, _ := io.Copy(io.Discard, there); n > 100_000 {
+			t.Errorf("it was sent %d bytes after it had taken nothing for %s", n, maxStall+time.Second)
+		}
+		_ = server.Close()
+		<-ended
+	})
+}
+
+// oneConn is a listener that accepts one connection.
+type oneConn struct {
+	conn   net.Conn
+	once   sync.Once
+	closed chan struct{}
+	taken  bool
+}
+
+func (l *oneConn) Accept() (net.Conn, error) {
+	if !l.taken {
+		l.taken = true
+		return l.conn, nil
+	}
+	<-l.closed
+	return nil, net.ErrClosed
+}
+
+func (l *oneConn) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
 func TestTheAnswerIsCompressedOnlyIfTheClientAcceptsIt(t *testing.T) {
 	r := start(t, environ{}, func(p *Parts) { p.Envoy = envoyWith(envoyIs) })
@@ -424,7 +487,7 @@ func TestTheAnswerIsCompressedOnlyIfTheClientAcceptsIt(t *testing.T) {
 func TestTheTimeOfAScrape(t *testing.T) {
 	for header, want := range map[string]time.Duration{
 		"": 9500 * time.Millisecond, "x": 9500 * time.Millisecond, "-1": 9500 * time.Millisecond, "0": 9500 * time.Millisecond, "NaN": 9500 * time.Millisecond,
-		"Inf": 9500 * time.Millisecond, "1e300": 99500 * time.Millisecond, "1": 900 * time.Millisecond, "4.5": 4050 * time.Millisecond, "30": 29500 * time.Millisecond,
+		"Inf": 9500 * time.Millisecond, "1e300": 59500 * time.Millisecond, "1": 900 * time.Millisecond, "4.5": 4050 * time.Millisecond, "30": 29500 * time.Millisecond,
 	} {
 		if got := scrapeTimeout(http.Header{timeoutHeader: {header}}); got != want {
 			t.Errorf("%q: %s, want %s", header, got, want)

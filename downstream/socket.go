@@ -85,6 +85,18 @@ func Listen(cfg SocketConfig, peers *Peers) (*Socket, error) {
 	return s, nil
 }
 
+// Unserved returns what Listen would return if another process serves the path, or the directory cannot be used, and leaves
+// no socket. It creates the directory.
+func Unserved(cfg SocketConfig) error {
+	s, err := prepare(cfg)
+	if err != nil {
+		return err
+	}
+	defer s.unlock()
+	s.lock, err = lockPath(cfg.Path)
+	return err
+}
+
 // Check returns an error if the configuration is invalid, and the number of the group, -1 for none. Its
 // only I/O is to look up the group.
 func (c SocketConfig) Check() (gid int, err error) {

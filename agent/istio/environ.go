@@ -22,6 +22,7 @@ const (
 	addressVar     = "INSTANCE_IP"
 	legacyVar      = "REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION"
 	statsPortVar   = "ENVOY_PROMETHEUS_PORT"
+	dnsVar         = "ISTIO_META_DNS_CAPTURE"
 )
 
 const defaultStatsPort = 15090
@@ -34,6 +35,10 @@ const defaultStatsPort = 15090
 func FromEnv(getenv func(string) string, statusPort int) (*Config, error) {
 	c := &Config{}
 	var err error
+	if capture, _ := strconv.ParseBool(getenv(dnsVar)); capture {
+		return nil, fmt.Errorf("%s is %s: istio-init or the CNI plugin then leads the pod's DNS to pilot-agent's DNS proxy, which holdfast does not have, so that no name would be resolved: "+
+			"set it to false for this pod (deploy/istio/values.yaml does), or leave the pod to pilot-agent", dnsVar, getenv(dnsVar))
+	}
 	if c.probers, err = parseProbers(getenv(probersVar)); err != nil {
 		return nil, fmt.Errorf("%s: %w. istiod's webhook writes this variable from the probes of the pod: correct them, or annotate the pod with "+
 			`sidecar.istio.io/rewriteAppHTTPProbers: "false"`, probersVar, err)

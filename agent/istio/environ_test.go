@@ -130,6 +130,7 @@ func TestAVariableThatCannotBeUsedIsAnError(t *testing.T) {
 		{"a port of metrics", environ{annotationsVar: `{"port":"http"}`}, []string{annotationsVar, "port http: want"}},
 		{"the agent's port", environ{annotationsVar: `{"port":"015020"}`}, []string{annotationsVar, "scrape itself"}},
 		{"Envoy's port", environ{annotationsVar: `{"targets":[{"port":"8080"},{"port":"15090"}]}`}, []string{annotationsVar, "Envoy's metrics"}},
+		{"DNS capture", environ{dnsVar: "True"}, []string{dnsVar, "no name would be resolved", "set it to false"}},
 		{"the port of Envoy's metrics", environ{statsPortVar: "0"}, []string{statsPortVar, "port 0: want"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -40,9 +40,10 @@ const maxWasmDepth = 64
 // CheckResource returns an error for a listener or an extension configuration with a Wasm module that
 // istiod expects the agent to download. Envoy accepts such a resource, cannot load the module, and then
 // rejects every request, whether or not the failure policy is FAIL_OPEN; so the resource must not reach
-// Envoy. Envoy keeps what it had; a listener that refers to an extension configuration which Envoy never
-// had stays in warming, because istiod's listeners wait without a timeout. Resources of other types, and those whose bytes do not have the name of a Wasm filter, are not
-// decoded. A resource that cannot be decoded is left to Envoy.
+// Envoy. Envoy keeps what it had; a new Envoy whose listener refers to such an extension configuration stays
+// INITIALIZING, because istiod's listeners wait without a timeout. Resources of other types, and those whose
+// bytes do not have the name of a Wasm filter, are not decoded. A resource that cannot be decoded is left to
+// Envoy. What comes from files, from a seed or from disk is not checked: it is not istiod's, or was accepted.
 func CheckResource(r *xds.Resource) error {
 	if r.Type != xds.ListenerType && r.Type != xds.ExtensionConfigType || !bytes.Contains(r.Body.GetValue(), wasmMark) {
 		return nil
@@ -52,7 +53,16 @@ func CheckResource(r *xds.Resource) error {
 		return nil
 	}
 	return fmt.Errorf("%s %q: a Wasm filter has its module at %q, which the agent is expected to download, and holdfast does not download Wasm modules yet: "+
-		"use a module in a local file (a URL file://…), or remove the WasmPlugin from this workload", xds.Short(r.Type), r.Name, redact.MaskURL(uri))
+		"use a module in a local file (a URL file://…), or remove the WasmPlugin from this workload", xds.Short(r.Type), r.Name, withoutQuery(uri))
+}
+
+// withoutQuery returns a URI without its user and its query, which may be a signature.
+func withoutQuery(uri string) string {
+	before, _, found := strings.Cut(uri, "?")
+	if before = redact.MaskURL(before); found {
+		before += "?[redacted]"
+	}
+	return before
 }
 
 // downloaded returns the URI of a module in a message that the agent is expected to download. It searches

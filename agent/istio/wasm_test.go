@@ -152,3 +152,15 @@ func BenchmarkCheckResource(b *testing.B) {
 		}
 	}
 }
+
+// A URL may have a signature in its query.
+func TestTheReasonDoesNotShowTheQueryOfAModule(t *testing.T) {
+	for uri, want := range map[string]string{
+		"https://x.example/m.wasm":                            "https://x.example/m.wasm",
+		"https://user:pw@x.example/m.wasm?token=secret&a=b?c": "https://[redacted]@x.example/m.wasm?[redacted]",
+	} {
+		if got := withoutQuery(uri); got != want {
+			t.Errorf("%s: %s, want %s", uri, got, want)
+		}
+	}
+}

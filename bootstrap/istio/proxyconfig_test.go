@@ -96,14 +96,26 @@ func TestASettingWithoutEffectIsNamed(t *testing.T) {
 }
 
 func TestAnExplicitDrainIsHonoured(t *testing.T) {
-	p, _ := configOf(t, "{terminationDrainDuration: 20s, drainDuration: 30s}", "")
-	_, args, err := p.Configure(bootstrap.Config{}, bootstrap.EnvoyArgs{})
-	if err != nil || args.DrainTime != 30*time.Second || p.TerminationDrain() != 20*time.Second {
-		t.Errorf("%+v, %s, %v", args, p.TerminationDrain(), err)
+	for _, tc := range []struct {
+		config             string
+		drain, termination time.Duration
+		given              bool
+	}{
+		{"{terminationDrainDuration: 20s, drainDuration: 30s}", 30 * time.Second, 20 * time.Second, true},
+		{"{terminationDrainDuration: 0s}", 0, 0, true},
+		{"", 0, 5 * time.Second, false},
+	} {
+		p, _ := configOf(t, tc.config, "")
+		_, args, err := p.Configure(bootstrap.Config{}, bootstrap.EnvoyArgs{})
+		if drain, given := p.TerminationDrain(); err != nil || args.DrainTime != tc.drain || drain != tc.termination || given != tc.given {
+			t.Errorf("%q: %+v, %s, %t, %v", tc.config, args, drain, given, err)
+		}
 	}
-	p, _ = configOf(t, "", "")
-	if _, args, err = p.Configure(bootstrap.Config{}, bootstrap.EnvoyArgs{}); err != nil || args.DrainTime != 0 || p.TerminationDrain() != 0 {
-		t.Errorf("by default: %+v, %s, %v", args, p.TerminationDrain(), err)
+	for _, field := range []string{"drainDuration", "terminationDrainDuration"} {
+		p, _ := configOf(t, "{"+field+": -5s}", "")
+		if _, _, err := p.Configure(bootstrap.Config{}, bootstrap.EnvoyArgs{}); err == nil || !strings.Contains(err.Error(), field+" is -5s") {
+			t.Errorf("%s: %v", field, err)
+		}
 	}
 }
 

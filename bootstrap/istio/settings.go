@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/holdfast-xds/holdfast/bootstrap"
 )
 
@@ -48,6 +50,11 @@ const (
 // Configure returns cfg and args with what the ProxyConfig and the annotations of the pod set. What they have already stays:
 // it comes from flags.
 func (p *Proxy) Configure(cfg bootstrap.Config, args bootstrap.EnvoyArgs) (bootstrap.Config, bootstrap.EnvoyArgs, error) {
+	for field, d := range map[string]*durationpb.Duration{"drainDuration": p.config.GetDrainDuration(), "terminationDrainDuration": p.config.GetTerminationDrainDuration()} {
+		if d.AsDuration() < 0 {
+			return cfg, args, fmt.Errorf("istio: ProxyConfig: %s is %s: want 0s or more", field, d.AsDuration())
+		}
+	}
 	if port := p.config.GetProxyAdminPort(); cfg.Admin == "" && port != 0 {
 		host := "127.0.0.1"
 		if cfg.Family == bootstrap.V6 {
@@ -78,13 +85,11 @@ func (p *Proxy) Configure(cfg bootstrap.Config, args bootstrap.EnvoyArgs) (boots
 	return cfg, args, p.configureStats(&cfg.Stats)
 }
 
-// TerminationDrain returns how long Envoy drains at most before it ends; 0 if nothing but Istio's default says so.
-func (p *Proxy) TerminationDrain() time.Duration {
-	drain := p.config.GetTerminationDrainDuration().AsDuration()
-	if drain == defaults().GetTerminationDrainDuration().AsDuration() {
-		return 0
-	}
-	return drain
+// TerminationDrain returns how long Envoy drains at most before it ends, which may be 0, and whether something but Istio's
+// default says so.
+func (p *Proxy) TerminationDrain() (drain time.Duration, given bool) {
+	drain = p.config.GetTerminationDrainDuration().AsDuration()
+	return drain, drain != defaults().GetTerminationDrainDuration().AsDuration()
 }
 
 // runtime returns Istio's runtime values of which Envoy 1.40 knows the key, overridden by those of the ProxyConfig, overridden

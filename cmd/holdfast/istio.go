@@ -70,10 +70,10 @@ func (i *istioFlags) read(f *bootstrapFlags, id bootstrap.Identity) (_ bootstrap
 	return i.proxy.Identity(f.cfg)
 }
 
-// drain returns how long a drain takes at most by Istio's ProxyConfig, 0 if it does not say.
-func (i *istioFlags) drain() time.Duration {
+// drain returns how long a drain takes at most by Istio's ProxyConfig, and whether that says so.
+func (i *istioFlags) drain() (drain time.Duration, given bool) {
 	if i.proxy == nil {
-		return 0
+		return 0, false
 	}
 	return i.proxy.TerminationDrain()
 }

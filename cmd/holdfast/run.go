@@ -204,10 +204,15 @@ func (f *runFlags) writeBootstrap(ctx context.Context, environ []string, c *comm
 	if !f.written.asked {
 		return c.child, nil
 	}
+	if !f.cfg.Takeover { // the file is that of the agent that serves, until it is certain that there is none
+		if err := downstream.Unserved(f.cfg.Socket); err != nil {
+			return nil, failed(err)
+		}
+	}
 	if f.bootstrap, line, err = f.written.write(ctx, f.cfg.Log, environ, f.bootstrap, c.child); err != nil {
 		return nil, err
 	}
-	if drain := f.written.flags.istio.drain(); drain > 0 && !c.given("drain-timeout") && !c.given("drain-min") {
+	if drain, given := f.written.flags.istio.drain(); given && !c.given("drain-timeout") && !c.given("drain-min") {
 		f.cfg.Envoy.Draining.Timeout, f.cfg.Envoy.Draining.Min = drain, min(drain, f.cfg.Envoy.Draining.Min)
 	}
 	f.cfg.Envoy.Admin = "" // a template or an overlay may have another one than --envoy-admin

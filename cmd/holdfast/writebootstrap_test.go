@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"github.com/holdfast-xds/holdfast/downstream"
 )
 
 // runCommand is a command line of `holdfast run` that needs no control plane and listens nowhere but on its socket.
@@ -86,6 +88,30 @@ echo "$@" > '` + seen + `'
 		t.Fatal(err)
 	}
 	return binary, seen
+}
+
+// An agent that may not serve leaves the file to the one that does: that one's Envoy starts with it again.
+func TestASecondAgentLeavesTheBootstrapAlone(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "envoy.yaml")
+	socket := downstream.SocketConfig{Path: filepath.Join(dir, "s", "xds.sock")}
+	first, err := downstream.Listen(socket, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("first"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	second := runCommand(dir, "--write-bootstrap", "--out", file, "--node-id", "second", "--node-cluster", "c")
+	if ran := call(t, nil, second...); ran.code != 1 || !strings.Contains(ran.errors, "another holdfast serves this path") || content(t, file) != "first" {
+		t.Errorf("%+v\n%s", ran, content(t, file))
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if ran := call(t, nil, second...); ran.code != 0 || !strings.Contains(content(t, file), "second") {
+		t.Errorf("%+v\n%s", ran, content(t, file))
+	}
 }
 
 func TestTheChildStartsWithTheWrittenBootstrap(t *testing.T) {

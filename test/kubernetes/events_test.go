@@ -53,7 +53,7 @@ var events = []event{
 		w.kill("envoy")
 	}},
 	{name: "agent and Envoy killed (-9)", notReady: restarted, long: true, mayFail: "Envoy's own restart", happens: func(w *world) {
-		w.kill("agent", "envoy")
+		w.kill("envoy", "agent")
 	}},
 	{name: "holdfast's container alone replaced", notReady: restarted, shapes: []string{"native-sidecar", "plain-sidecar"}, happens: func(w *world) {
 		w.replaceContainer()
@@ -67,7 +67,7 @@ var events = []event{
 		w.allReady(w.replicas())
 	}},
 	{name: "control plane gone, then agent and Envoy killed", notReady: restarted, mayFail: "Envoy's own restart", happens: func(w *world) {
-		w.withoutControlPlane(func() { w.kill("agent", "envoy") })
+		w.withoutControlPlane(func() { w.kill("envoy", "agent") })
 	}},
 }
 
@@ -108,7 +108,8 @@ func (w *world) play(shape string, e event) {
 	w.Play(shape, w.selector(), w.load, rig.Event{Name: e.name, Happens: func() { e.happens(w) }, MayFail: e.mayFail, MaxNotReady: e.notReady})
 }
 
-// kill kills the agent's or Envoy's process of one pod, or both, and waits until the pod has recovered.
+// kill kills the agent's or Envoy's process of one pod, or both, and waits until the pod has recovered. Of both, Envoy is
+// named first: as a child it ends with the agent, and there may be nothing left to kill.
 func (w *world) kill(programs ...string) {
 	w.Helper()
 	pod := w.pod()

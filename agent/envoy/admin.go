@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -47,7 +48,8 @@ func NewAdmin(addr string) *Admin {
 	}}
 }
 
-func (a *Admin) request(ctx context.Context, method, path string) (string, error) {
+// request returns the body of an answer with the status 200, or another one of allowed.
+func (a *Admin) request(ctx context.Context, method, path string, allowed ...int) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://envoy"+path, nil)
 	if err != nil {
 		return "", err
@@ -61,7 +63,7 @@ func (a *Admin) request(ctx context.Context, method, path string) (string, error
 	if err != nil {
 		return "", fmt.Errorf("the admin interface of Envoy at %s: %w", a.addr, err)
 	}
-	if resp.StatusCode != http.StatusOK {
+	if resp.StatusCode != http.StatusOK && !slices.Contains(allowed, resp.StatusCode) {
 		return "", fmt.Errorf("the admin interface of Envoy at %s: %s %s: %s: %s", a.addr, method, path, resp.Status, strings.TrimSpace(string(body)))
 	}
 	return string(body), nil
@@ -120,6 +122,12 @@ func (a *Admin) Info(ctx context.Context) (Info, error) {
 		info.Started = time.Now().Add(-up)
 	}
 	return info, nil
+}
+
+// State returns Info.State. It costs a hundredth of Info, whose answer has more than 100 kB.
+func (a *Admin) State(ctx context.Context) (string, error) {
+	body, err := a.request(ctx, http.MethodGet, "/ready", http.StatusServiceUnavailable)
+	return strings.TrimSpace(body), err
 }
 
 // FailHealth makes Envoy's health check filter fail, and its /ready report DRAINING.

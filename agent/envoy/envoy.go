@@ -384,24 +384,35 @@ func (s *Supervisor) pollAdmin(ctx context.Context) {
 	if s.admin == nil {
 		return
 	}
+	var known *child // whose version the status has
 	for ctx.Err() == nil {
 		c := s.newest()
 		info, err := Info{}, error(nil)
-		if c != nil {
-			info, err = s.admin.Info(ctx)
+		switch {
+		case c == nil:
+		case c == known:
+			info.State, err = s.admin.State(ctx)
+		default:
+			if info, err = s.admin.Info(ctx); err == nil && s.managesRestarts && info.Epoch != c.epoch {
+				err = errors.New("another Envoy of a hot restart answered")
+			}
 		}
 		s.mu.Lock()
+		s.status.State = ""
 		if err == nil && len(s.children) > 0 && c == s.children[len(s.children)-1] {
-			s.status.State, s.status.Version = info.State, info.Version
-		} else {
-			s.status.State = ""
+			s.status.State = info.State
+			if c != known {
+				s.status.Version, known = info.Version, c
+			}
 		}
-		pause := 100 * time.Millisecond
 		if s.status.State == StateLive {
 			c.wasLive.Store(true)
-			pause = time.Second
 		}
 		s.mu.Unlock()
+		pause := 100 * time.Millisecond
+		if c != nil && c.wasLive.Load() {
+			pause = time.Second
+		}
 		wake.Sleep(ctx, pause)
 	}
 }

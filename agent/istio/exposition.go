@@ -163,7 +163,7 @@ func (p *part) describe(line []byte) error {
 		return nil
 	}
 	name, rest := token(rest)
-	if n, end := scanName(name); (n == 0 || !end) && (!p.quotes || len(name) == 0 || quoted(name) != len(name)) {
+	if n, end := scanName(name); (n == 0 || !end) && (!p.quotes || len(name) == 0 || len(labelName(name, true)) != len(name)) {
 		return fmt.Errorf("%w: a %s has no name of a metric", errMalformed, word)
 	}
 	value := append([]byte{}, trimSpace(rest)...)

@@ -186,6 +186,8 @@ func TestQuotedNamesAreForClientsThatAskForThem(t *testing.T) {
 	}{
 		{"# TYPE \"a.b\" gauge\n{\"a.b\"} 1\n{\"a.b\",\"c.d\"=\"e\"} 2\n", true},
 		{"a{\"c\"=\"1\",c=\"2\"} 1\n", false}, {"a{\"__name__\"=\"1\"} 1\n", false}, {"{c=\"1\"} 1\n", false}, {"{} 1\n", false},
+		{"{\"\"} 1\n", false}, {"a{\"\"=\"x\"} 1\n", false}, {"a 1 # {\"\"=\"x\"} 1\n", false},
+		{"{\"a\x00\"} 1\n", false}, {"a{\"b\x00\"=\"1\"} 1\n", false}, {"a{b=\"\x00\"} 1\n", true},
 	} {
 		var b strings.Builder
 		e := newExposition(&b, openMetrics)

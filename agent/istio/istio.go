@@ -26,6 +26,7 @@ package istio
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"log/slog"
 	"net"
 	"net/http"
@@ -66,18 +67,21 @@ type Server struct {
 	parts   Parts
 	probes  *http.Client // of the application
 	scrapes *http.Client // of metrics
+	mark    string       // of its requests, see ownHeader
 
-	mu       sync.Mutex
-	scraping map[string]int  // scrapes in progress, by the address of their client
-	failing  map[string]bool // by what is scraped, whether the last scrape failed
+	probing, scraping *slots
+
+	mu      sync.Mutex
+	failing map[string]bool // by what is scraped, whether the last scrape failed
 }
 
 // New returns a Server; it does no I/O.
 func New(cfg Config, parts Parts) *Server {
 	parts.Log = cmp.Or(parts.Log, slog.New(slog.DiscardHandler))
 	return &Server{
-		cfg: cfg, parts: parts, probes: newProbeClient(cfg), scrapes: newScrapeClient(),
-		scraping: make(map[string]int), failing: make(map[string]bool),
+		cfg: cfg, parts: parts, probes: newProbeClient(cfg), scrapes: newScrapeClient(), mark: rand.Text(),
+		probing: newSlots("probes", 0, maxProbesOfOne), scraping: newSlots("scrapes", maxScrapes, maxOfOne),
+		failing: make(map[string]bool),
 	}
 }
 

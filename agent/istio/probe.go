@@ -27,6 +27,10 @@ const (
 	maxRedirects    = 10
 )
 
+// maxProbesOfOne bounds the probes and lifecycle handlers in progress from one address. The kubelet needs one for each container
+// and kind; an application that passes them on to the agent, without their headers, would otherwise never end.
+const maxProbesOfOne = 128
+
 // probeUserAgent is sent if the kubelet sent none.
 const probeUserAgent = "kube-probe"
 
@@ -47,7 +51,7 @@ func newProbeClient(cfg Config) *http.Client {
 }
 
 // withinHost follows redirects as the kubelet does: within the host only, and the redirect to another host
-// is the answer.
+// is the answer. The ports of the proxy, such as Envoy's admin interface, belong to no application.
 func withinHost(next *http.Request, before []*http.Request) error {
 	switch {
 	case next.URL.Hostname() != before[0].URL.Hostname():
@@ -55,14 +59,24 @@ func withinHost(next *http.Request, before []*http.Request) error {
 	case len(before) >= maxRedirects:
 		return fmt.Errorf("more than %d redirects", maxRedirects)
 	}
+	port, _ := strconv.Atoi(next.URL.Port()) // 0 for none
+	if whose, is := reserved[port]; is {
+		return fmt.Errorf("the answer is a redirect to port %d, which belongs to the proxy (%s)", port, whose)
+	}
 	return nil
 }
 
 // probe serves a probe of the kubelet: it probes the application as the kubelet would have.
 func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
-	if isOwn(w, r) {
+	if s.isOwn(w, r) {
 		return
 	}
+	release, err := s.probing.take(r.RemoteAddr)
+	if err != nil {
+		text(w, http.StatusServiceUnavailable, err.Error()+"\n")
+		return
+	}
+	defer release()
 	p := s.cfg.probers[r.URL.Path]
 	if p == nil {
 		text(w, http.StatusNotFound, fmt.Sprintf("%s has no probe %s. istiod's webhook leaves out a probe whose named port the container does not declare: "+
@@ -78,7 +92,6 @@ func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 	}
 	addr := net.JoinHostPort(s.cfg.destination, strconv.Itoa(p.port))
-	var err error
 	switch {
 	case p.tcp:
 		err = s.probeTCP(ctx, addr)
@@ -154,7 +167,7 @@ func (s *Server) probeHTTP(ctx context.Context, w http.ResponseWriter, r *http.R
 		req.Header.Del(name)
 	}
 	req.Header.Set("User-Agent", userAgent(r))
-	req.Header.Set(ownHeader, "probe")
+	req.Header.Set(ownHeader, s.mark)
 	resp, err := s.probes.Do(req)
 	if err != nil {
 		if of, ok := errors.AsType[*url.Error](err); ok {

@@ -57,6 +57,9 @@ func TestTheApplicationsAnswerIsPassedOn(t *testing.T) {
 		{"a redirect to another host", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
 		}, 200, "redirected\n"},
+		{"a redirect to a port of the proxy", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:15000/config_dump", http.StatusFound)
+		}, 500, "belongs to the proxy (Envoy's admin interface)"},
 		{"redirects without end", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/", http.StatusFound)
 		}, 500, "more than 10 redirects"},
@@ -168,7 +171,7 @@ func (o *opened) none(t *testing.T) {
 	}
 }
 
-func TestHundredsOfProbesAtOnceLeaveNoConnection(t *testing.T) {
+func TestAHundredProbesAtOnceLeaveNoConnection(t *testing.T) {
 	var open opened
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	server.Config.ConnState = open.state
@@ -176,7 +179,7 @@ func TestHundredsOfProbesAtOnceLeaveNoConnection(t *testing.T) {
 	t.Cleanup(server.Close)
 	r := start(t, httpGet(portOf(server.Listener.Addr()), ""), nil)
 	var all sync.WaitGroup
-	for range 300 {
+	for range maxProbesOfOne {
 		all.Go(func() {
 			if resp, body := r.get(livez); resp.StatusCode != 200 {
 				t.Errorf("%d %s", resp.StatusCode, body)
@@ -185,8 +188,8 @@ func TestHundredsOfProbesAtOnceLeaveNoConnection(t *testing.T) {
 	}
 	all.Wait()
 	open.none(t)
-	if open.ever != 300 {
-		t.Errorf("%d connections for 300 probes: one is to be opened for each", open.ever)
+	if open.ever != maxProbesOfOne {
+		t.Errorf("%d connections for %d probes: one is to be opened for each", open.ever, maxProbesOfOne)
 	}
 }
 
@@ -453,4 +456,51 @@ func (c recordingConn) SetWriteDeadline(t time.Time) error {
 		c.deadlines <- "a time"
 	}
 	return c.Conn.SetWriteDeadline(t)
+}
+
+// An application that passes on to the agent what the agent asks, and drops the headers, does not do so without end.
+func TestProbesThatAnApplicationRepeatsEnd(t *testing.T) {
+	var mu sync.Mutex
+	count, back := 0, ""
+	port := application(t, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		count++
+		address := back
+		mu.Unlock()
+		req, err := http.NewRequestWithContext(r.Context(), http.MethodGet, address, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = resp.Body.Close() }()
+		w.WriteHeader(resp.StatusCode)
+	})
+	const handler = "/app-lifecycle/app/prestopz"
+	probers := fmt.Sprintf(`{"%s":{"httpGet":{"path":"/","port":%s}}}`, handler, port)
+	r := start(t, environ{probersVar: probers, addressVar: "127.0.0.1"}, nil)
+	mu.Lock()
+	back = r.url + handler
+	mu.Unlock()
+	if resp, _ := r.get(handler); resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("the answer is %s", resp.Status)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if count != maxProbesOfOne {
+		t.Errorf("the application was asked %d times, want %d", count, maxProbesOfOne)
+	}
+}
+
+// A pod whose application passes a probe on to another pod's agent is no loop.
+func TestARequestOfAnotherAgentIsAnswered(t *testing.T) {
+	r := start(t, httpGet(application(t, func(w http.ResponseWriter, _ *http.Request) {}), ""), nil)
+	if resp, _ := r.get(livez, ownHeader, "another"); resp.StatusCode != http.StatusOK {
+		t.Errorf("the answer is %s", resp.Status)
+	}
 }

@@ -118,10 +118,14 @@ func parseLabels(to, b []byte, named, quotes bool) (labels, rest []byte, ok bool
 	}
 }
 
-// labelName returns the name of a label at the beginning of b, with its quotation marks; "" for none.
+// labelName returns the name of a label at the beginning of b, with its quotation marks; "" for none. Prometheus rejects a
+// whole exposition with an empty name, or one with a byte 0, which it takes in values only.
 func labelName(b []byte, quotes bool) []byte {
 	if quotes && len(b) > 0 && b[0] == '"' {
-		return b[:quoted(b)]
+		if n := quoted(b); n > len(`""`) && bytes.IndexByte(b[:n], 0) < 0 {
+			return b[:n]
+		}
+		return nil
 	}
 	n := 0
 	for n < len(b) && isWord(b[n], n == 0) {
@@ -180,7 +184,7 @@ func seconds(b []byte, f format) (t float64, ok bool) {
 // something else.
 func parseExemplar(b []byte, quotes bool) *exemplar {
 	b = trimSpace(b)
-	if len(b) == 0 || b[0] != '{' {
+	if len(b) == 0 || b[0] != '{' || bytes.IndexByte(b, 0) >= 0 { // Prometheus takes no byte 0 here, not in values either
 		return nil
 	}
 	labels, rest, ok := parseLabels(nil, b, false, quotes)

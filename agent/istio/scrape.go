@@ -10,7 +10,6 @@ import (
 	"math"
 	"mime"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,10 +83,10 @@ func newScrapeClient() *http.Client {
 // which they come. It is OpenMetrics if the client prefers that and there is an application, which may have
 // exemplars; Envoy and the agent lose nothing in the text format.
 func (s *Server) merged(w http.ResponseWriter, r *http.Request) {
-	if isOwn(w, r) {
+	if s.isOwn(w, r) {
 		return
 	}
-	release, err := s.slot(r.RemoteAddr)
+	release, err := s.scraping.take(r.RemoteAddr)
 	if err != nil {
 		text(w, http.StatusServiceUnavailable, err.Error()+": scrape less often\n")
 		return
@@ -134,33 +133,6 @@ func (s *Server) merged(w http.ResponseWriter, r *http.Request) {
 	_ = out.finish() // the client may have gone
 }
 
-// slot takes one of the places of scrapes in progress for a client, or returns an error if it may have none.
-func (s *Server) slot(client string) (release func(), err error) {
-	if peer, err := netip.ParseAddrPort(client); err == nil {
-		client = peer.Addr().Unmap().String()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	total := 0
-	for _, count := range s.scraping {
-		total += count
-	}
-	switch {
-	case total >= maxScrapes:
-		return nil, fmt.Errorf("%d scrapes are in progress already", total)
-	case s.scraping[client] >= maxOfOne:
-		return nil, fmt.Errorf("%d scrapes of %s are in progress already", s.scraping[client], client)
-	}
-	s.scraping[client]++
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.scraping[client]--; s.scraping[client] == 0 {
-			delete(s.scraping, client)
-		}
-	}, nil
-}
-
 // steady writes to a client that must take something every maxStall, and everything until a deadline.
 type steady struct {
 	io.Writer
@@ -177,13 +149,13 @@ func (w steady) Write(b []byte) (int, error) {
 	return w.Writer.Write(b)
 }
 
-// ownHeader marks requests of a Server. An application may lead them back here, by a redirect or as a proxy; answering
-// them would go on without end.
+// ownHeader marks requests of a Server, with a value of its own: those of another pod's are answered. An application may lead
+// them back here, by a redirect or as a proxy; answering them would go on without end.
 const ownHeader = "X-Holdfast-Request"
 
-// isOwn refuses a request that a Server has made.
-func isOwn(w http.ResponseWriter, r *http.Request) bool {
-	if r.Header.Get(ownHeader) == "" {
+// isOwn refuses a request that this Server has made.
+func (s *Server) isOwn(w http.ResponseWriter, r *http.Request) bool {
+	if r.Header.Get(ownHeader) != s.mark {
 		return false
 	}
 	text(w, http.StatusLoopDetected, "the application leads a request of holdfast's back to holdfast\n")
@@ -205,7 +177,7 @@ func (s *Server) sources(r *http.Request, wanted accepted, timeout time.Duration
 			if err != nil {
 				return nil, err
 			}
-			req.Header.Set(ownHeader, "scrape")
+			req.Header.Set(ownHeader, s.mark)
 			req.Header.Set("Accept", accept)
 			req.Header.Set("User-Agent", r.Header.Get("User-Agent"))
 			req.Header.Set(timeoutHeader, strconv.FormatFloat(timeout.Seconds(), 'f', -1, 64))

@@ -56,13 +56,14 @@ func CheckResource(r *xds.Resource) error {
 		"use a module in a local file (a URL file://…), or remove the WasmPlugin from this workload", xds.Short(r.Type), r.Name, withoutQuery(uri))
 }
 
-// withoutQuery returns a URI without its user and its query, which may be a signature.
+// withoutQuery returns a URI without its user, its query and its fragment, which may be secrets. The user is masked first, because
+// a password may contain a question mark.
 func withoutQuery(uri string) string {
-	before, _, found := strings.Cut(uri, "?")
-	if before = redact.MaskURL(before); found {
-		before += "?[redacted]"
+	uri = redact.MaskURL(uri)
+	if i := strings.IndexAny(uri, "?#"); i >= 0 {
+		uri = uri[:i+1] + redact.Marker
 	}
-	return before
+	return uri
 }
 
 // downloaded returns the URI of a module in a message that the agent is expected to download. It searches

@@ -158,6 +158,8 @@ func TestTheReasonDoesNotShowTheQueryOfAModule(t *testing.T) {
 	for uri, want := range map[string]string{
 		"https://x.example/m.wasm":                            "https://x.example/m.wasm",
 		"https://user:pw@x.example/m.wasm?token=secret&a=b?c": "https://[redacted]@x.example/m.wasm?[redacted]",
+		"https://x.example/m.wasm#secret":                     "https://x.example/m.wasm#[redacted]",
+		"https://user:hu?sh@x.example/m.wasm?token=secret":    "https://[redacted]@x.example/m.wasm?[redacted]",
 	} {
 		if got := withoutQuery(uri); got != want {
 			t.Errorf("%s: %s, want %s", uri, got, want)

@@ -25,8 +25,9 @@ func TestFiguresBesidePilotAgent(t *testing.T) {
 			m.RolledOut("web")
 			t.Logf("two pods Ready after %.1f s", time.Since(began).Seconds())
 			m.succeeds("client", "web")
-			t.Logf("%s", m.usage(agent.program, 20*time.Second, "idle"))
-			changes := m.churn(func() { t.Logf("%s", m.usage(agent.program, 20*time.Second, "with changes of endpoints")) })
+			time.Sleep(10 * time.Second) // what a start leaves to do
+			t.Logf("%s", m.usage(agent.program, time.Minute, "idle"))
+			changes := m.churn(func() { t.Logf("%s", m.usage(agent.program, 30*time.Second, "with changes of endpoints")) })
 			t.Logf("%d changes in that time", changes)
 			m.figures("Istio, " + agent.name)
 		})

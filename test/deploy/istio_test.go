@@ -2,6 +2,8 @@ package deploy
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,6 +21,19 @@ const valuesFile = "istio/values.yaml"
 // injected renders the template as the webhook does, for a pod with annotations.
 func injected(t *testing.T, annotations map[string]string) corev1.Pod {
 	t.Helper()
+	text, err := render(t, annotations)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pod corev1.Pod
+	if err := yaml.UnmarshalStrict(text, &pod); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return pod
+}
+
+func render(t *testing.T, annotations map[string]string) ([]byte, error) {
+	t.Helper()
 	var values struct {
 		SidecarInjectorWebhook struct {
 			Templates map[string]string `json:"templates"`
@@ -28,6 +43,11 @@ func injected(t *testing.T, annotations map[string]string) corev1.Pod {
 		t.Fatal(err)
 	}
 	parsed, err := template.New("holdfast").Funcs(template.FuncMap{
+		"fail": func(why string) (string, error) { return "", errors.New(why) },
+		"toJson": func(value any) (string, error) {
+			text, err := json.Marshal(value)
+			return string(text), err
+		},
 		"contains": func(part, whole string) bool { return strings.Contains(whole, part) },
 		"quote":    func(text string) string { return fmt.Sprintf("%q", text) },
 		"default": func(otherwise, value any) any {
@@ -60,33 +80,31 @@ func injected(t *testing.T, annotations map[string]string) corev1.Pod {
 			"DiscoveryAddress":                "istiod.istio-system.svc:15012",
 			"HoldApplicationUntilProxyStarts": map[string]any{"GetValue": true},
 			"InterceptionMode":                "REDIRECT",
+			"Concurrency":                     map[string]any{"GetValue": 0},
 		},
+		"ProxyUID": 2000, "ProxyGID": nil,
 		"Values": map[string]any{
 			"pilot": map[string]any{"cni": map[string]any{"enabled": false}},
 			"global": map[string]any{
-				"logAsJson": true,
+				"logAsJson": true, "imagePullPolicy": "IfNotPresent",
 				"proxy": map[string]any{
 					"clusterDomain": "cluster.local", "logLevel": "warning", "componentLogLevel": "misc:error", "statusPort": 15020,
-					"holdApplicationUntilProxyStarts": false, "lifecycle": nil,
+					"holdApplicationUntilProxyStarts": false, "lifecycle": nil, "seccompProfile": map[string]any{"type": "RuntimeDefault"},
+					"resources": map[string]any{"limits": map[string]any{"cpu": "2", "memory": "1Gi"}},
 				},
 			},
 		},
 	}
 	var text bytes.Buffer
-	if err := parsed.Execute(&text, data); err != nil {
-		t.Fatal(err)
-	}
-	var pod corev1.Pod
-	if err := yaml.UnmarshalStrict(text.Bytes(), &pod); err != nil {
-		t.Fatalf("%v\n%s", err, text.String())
-	}
-	return pod
+	err = parsed.Execute(&text, data)
+	return text.Bytes(), err
 }
 
 // What the template makes of a pod is a pod, its command line is one of the binary, and it is where Istio's own template
 // has the proxy.
 func TestTheTemplateOfIstiosWebhook(t *testing.T) {
 	const templates, native, status, mode = "inject.istio.io/templates", "sidecar.istio.io/nativeSidecar", "status.sidecar.istio.io/port", "sidecar.istio.io/interceptionMode"
+	const apart = "holdfast.dev/envoy-image"
 	for _, tc := range []struct {
 		name        string
 		annotations map[string]string
@@ -99,6 +117,8 @@ func TestTheTemplateOfIstiosWebhook(t *testing.T) {
 		{"a sidecar", map[string]string{native: "false"}, "istio-init/istio-proxy", "sidecar", "15020"},
 		{"a sidecar without redirection", map[string]string{native: "false", mode: "NONE"}, "/istio-proxy", "sidecar", "15020"},
 		{"another status port", map[string]string{status: "15025"}, "istio-init istio-proxy/", "sidecar", "15025"},
+		{"Envoy apart", map[string]string{apart: "envoy:1"}, "istio-init istio-proxy envoy/", "sidecar", "15020"},
+		{"Envoy apart, with TPROXY", map[string]string{apart: "envoy:1", mode: "TPROXY"}, "istio-init istio-proxy envoy/", "sidecar", "15020"},
 		{"a gateway", map[string]string{templates: "gateway,holdfast"}, "/istio-proxy", "router", "15020"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -116,7 +136,12 @@ func TestTheTemplateOfIstiosWebhook(t *testing.T) {
 			if got := names(pod.Spec.InitContainers) + "/" + names(pod.Spec.Containers); got != tc.containers {
 				t.Fatalf("containers %s, want %s", got, tc.containers)
 			}
-			line := slices.Clone(c.Args[:slices.Index(c.Args, "--")])
+			line := slices.Clone(c.Args)
+			if end := slices.Index(line, "--"); end >= 0 != (tc.annotations[apart] == "") {
+				t.Errorf("the command line has a child at %d: %q", end, line)
+			} else if end >= 0 {
+				line = line[:end]
+			}
 			for i := range line {
 				line[i] = variables.ReplaceAllString(line[i], "x")
 			}
@@ -144,5 +169,28 @@ func TestTheTemplateOfIstiosWebhook(t *testing.T) {
 	// An annotation is a text, whatever YAML would make of it.
 	if c := injected(t, map[string]string{"sidecar.istio.io/componentLogLevel": "upstream: debug", mode: "NONE"}).Spec.InitContainers[0]; c.Args[len(c.Args)-1] != "upstream: debug" {
 		t.Errorf("%q", c.Args)
+	}
+}
+
+// Envoy in a container of its own starts when the bootstrap is there, as a user whose traffic is not redirected.
+func TestTheTemplateWithEnvoyApart(t *testing.T) {
+	const apart, native, mode = "holdfast.dev/envoy-image", "sidecar.istio.io/nativeSidecar", "sidecar.istio.io/interceptionMode"
+	for name, user := range map[string]int64{"REDIRECT": 2000, "TPROXY": 0} {
+		pod := injected(t, map[string]string{apart: "envoy:1", mode: name})
+		agent, envoy := pod.Spec.InitContainers[1], pod.Spec.InitContainers[2]
+		if probe := agent.StartupProbe; agent.Image != "holdfast:v0.1.0" || probe == nil || probe.HTTPGet.Path != "/startupz" || probe.HTTPGet.Port.String() != "15020" {
+			t.Errorf("%s: image %s, startup probe %+v", name, agent.Image, probe)
+		}
+		if envoy.Image != "envoy:1" || envoy.RestartPolicy == nil || *envoy.SecurityContext.RunAsUser != user || *envoy.SecurityContext.RunAsGroup != 1337 {
+			t.Errorf("%s: %+v", name, envoy)
+		}
+		if caps := envoy.SecurityContext.Capabilities; (len(caps.Add) > 0) != (name == "TPROXY") {
+			t.Errorf("%s: capabilities %+v", name, caps)
+		}
+	}
+	for _, annotations := range []map[string]string{{apart: "envoy:1", native: "false"}, {apart: "envoy:1", "inject.istio.io/templates": "gateway,holdfast"}} {
+		if _, err := render(t, annotations); err == nil || !strings.Contains(err.Error(), "takes native sidecars") {
+			t.Errorf("%v: %v", annotations, err)
+		}
 	}
 }

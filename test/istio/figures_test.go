@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-xds/holdfast/test/kubernetes/cluster"
 	"github.com/holdfast-xds/holdfast/test/kubernetes/rig"
 )
 
@@ -41,16 +40,15 @@ func (m *mesh) figures(shape string) {
 		m.Helper()
 		m.Play(shape, selector("web"), m.load("client", "web"), rig.Event{Name: name, Measured: true, Happens: happens})
 	}
-	kill := func(wait func(cluster.Pod)) {
-		pod := m.Pod(selector("web"))
-		m.Signal("KILL", m.Process(pod, "istio-proxy"))
-		wait(pod)
-	}
 	play("rolling update", func() {
 		m.Kubectl("rollout", "restart", "deployment/web")
 		m.RolledOut("web")
 	})
-	play("sidecar killed (-9)", func() { kill(m.restarted) })
+	play("sidecar killed (-9)", func() {
+		pod := m.Pod(selector("web"))
+		m.Signal("KILL", m.Process(pod, "istio-proxy"))
+		m.restarted(pod)
+	})
 	m.Kubectl("rollout", "restart", "deployment/web") // or the kubelet waits before it starts it again
 	m.RolledOut("web")
 	play("istiod killed, for 30 s", func() {

@@ -32,12 +32,7 @@ func TestInjected(t *testing.T) {
 
 	for _, pair := range []string{"a b", "b a", "a p", "p a"} {
 		from, to, _ := strings.Cut(pair, " ")
-		m.succeeds(from, to)
-		got := m.get(from, "http://"+to+"/header?key=X-Forwarded-Client-Cert").Body
-		want := fmt.Sprintf("URI=spiffe://cluster.local/ns/injected/sa/%s", from)
-		if !strings.Contains(got, want) || !strings.Contains(got, "By=spiffe://cluster.local/ns/injected/sa/"+to) {
-			t.Errorf("%s to %s: %s", from, to, got)
-		}
+		m.authenticated(from, to, "http://"+to)
 		load := m.load(from, to)()
 		time.Sleep(time.Second)
 		report, err := load.Stop()
@@ -46,14 +41,31 @@ func TestInjected(t *testing.T) {
 			t.Errorf("%s to %s: %s", from, to, report)
 		}
 	}
-	// Plaintext from outside of the mesh is refused.
-	for _, name := range []string{"a", "p"} {
-		if r, err := rig.Node.Get(loadProgram(), "http://"+m.Pod(selector(name)).Status.PodIP+":8080/"); err != nil || r.Status != 0 {
-			t.Errorf("plaintext to %s: %+v (%v)", name, r, err)
-		}
-	}
+	m.refusesPlaintext("a")
+	m.refusesPlaintext("p")
 	m.seenByIstioctl("a", "p")
 	m.scraped("a")
+}
+
+// authenticated checks that an application reaches another at a URL, with mutual TLS.
+func (m *mesh) authenticated(from, to, url string, args ...string) {
+	m.Helper()
+	m.Eventually(time.Minute, func() error {
+		r := m.get(from, url+"/header?key=X-Forwarded-Client-Cert", args...)
+		client, server := fmt.Sprintf("URI=spiffe://cluster.local/ns/%s/sa/%s", m.Name, from), fmt.Sprintf("By=spiffe://cluster.local/ns/%s/sa/%s", m.Name, to)
+		if r.Status != 200 || !strings.Contains(r.Body, client) || !strings.Contains(r.Body, server) {
+			return fmt.Errorf("%s to %s: %d %s %s", from, to, r.Status, r.Body, r.Error)
+		}
+		return nil
+	})
+}
+
+// refusesPlaintext checks that an application is not reached from outside of the mesh.
+func (m *mesh) refusesPlaintext(name string) {
+	m.Helper()
+	if r, err := rig.Node.Get(loadProgram(), "http://"+m.Pod(selector(name)).Status.PodIP+":8080/"); err != nil || r.Status != 0 {
+		m.Errorf("plaintext to %s: %+v (%v)", name, r, err)
+	}
 }
 
 // seenByIstioctl checks what istioctl shows of the proxies.

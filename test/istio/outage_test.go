@@ -2,6 +2,7 @@ package istio
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -70,19 +71,26 @@ func (m *mesh) away() time.Duration {
 	return 5 * time.Minute
 }
 
-// restarted waits until the sidecar of a pod was started again, and all pods are Ready.
-func (m *mesh) restarted(before cluster.Pod) {
+// restarted waits until containers of a pod, or its sidecar, were started again, and all pods are Ready.
+func (m *mesh) restarted(before cluster.Pod, containers ...string) {
 	m.Helper()
-	was, _ := before.Container("istio-proxy")
+	if len(containers) == 0 {
+		containers = []string{"istio-proxy"}
+	}
 	m.Eventually(3*time.Minute, func() error {
 		for _, pod := range m.Pods("") {
-			if now, _ := pod.Container("istio-proxy"); pod.Metadata.UID == before.Metadata.UID && now.RestartCount > was.RestartCount && now.Ready {
-				return nil
+			if pod.Metadata.UID != before.Metadata.UID {
+				continue
 			}
+			for _, name := range containers {
+				was, _ := before.Container(name)
+				if now, _ := pod.Container(name); now.RestartCount <= was.RestartCount || !now.Ready {
+					return fmt.Errorf("%s has not restarted", name)
+				}
+			}
+			return nil
 		}
-		return errNotRestarted
+		return errors.New("the pod is gone")
 	})
 	m.AllReady(selector("web"), 2)
 }
-
-var errNotRestarted = errors.New("the sidecar has not restarted")

@@ -29,7 +29,7 @@ func programs() string {
 
 // setUp installs istiod by its own charts, with the template of deploy/istio.
 func setUp(dir string) error {
-	for _, name := range []string{"pilot-discovery", "pilot-agent", "istioctl"} {
+	for _, name := range []string{"pilot-discovery", "pilot-agent", "istioctl", "istio-cni", "install-cni"} {
 		if _, err := os.Stat(filepath.Join(programs(), name)); err != nil {
 			return errors.New("Istio's programs are not built: run `make istio`, or set ISTIO to their directory")
 		}
@@ -44,11 +44,16 @@ func setUp(dir string) error {
 	if err := rig.Node.Apply(fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", system)); err != nil {
 		return err
 	}
-	documents, err := manifest(dir)
+	return install(dir)
+}
+
+// install applies Istio's charts, with settings such as values.pilot.cni.enabled=true, and starts istiod with them.
+func install(dir string, settings ...string) error {
+	documents, err := manifest(dir, settings)
 	if err != nil {
 		return err
 	}
-	if err := rig.Node.Apply(documents, "--server-side"); err != nil {
+	if err := rig.Node.Apply(documents, "--server-side", "--force-conflicts"); err != nil {
 		return err
 	}
 	if err := rig.RolledOut(system, "istiod"); err != nil {
@@ -58,7 +63,7 @@ func setUp(dir string) error {
 }
 
 // manifest returns Istio's charts as istioctl renders them, which has Helm's module and the charts in it.
-func manifest(dir string) (string, error) {
+func manifest(dir string, settings []string) (string, error) {
 	template, err := os.ReadFile(filepath.Join(rig.Repository(), "deploy/istio/values.yaml"))
 	if err != nil {
 		return "", err
@@ -81,6 +86,9 @@ func manifest(dir string) (string, error) {
 		return "", err
 	}
 	cmd := exec.Command(filepath.Join(programs(), "istioctl"), "manifest", "generate", "--filename", file)
+	for _, setting := range settings {
+		cmd.Args = append(cmd.Args, "--set", setting)
+	}
 	var problems strings.Builder
 	cmd.Stderr = &problems
 	out, err := cmd.Output()
@@ -111,6 +119,7 @@ spec:
       resources: {requests: {cpu: 50m, memory: 128Mi}}
       env: {PILOT_ENABLE_METADATA_EXCHANGE: "false", PILOT_ENABLE_ALPN_FILTER: "false"}
     telemetry: {enabled: false}
+    cni: {image: docker.io/local/install-cni:dev}
 `
 
 // webhookReady waits until istiod has written its CA into the webhook.
@@ -128,7 +137,7 @@ func webhookReady() error {
 	}
 }
 
-// images are those of istiod, and of its own proxy with a stock Envoy.
+// images are those of istiod, of its own proxy with a stock Envoy, and of its CNI plugin.
 func images() ([]cluster.Image, error) {
 	discovery, agent := filepath.Join(programs(), "pilot-discovery"), filepath.Join(programs(), "pilot-agent")
 	tmp := cluster.File{Path: "/tmp", Dir: true, Mode: os.ModeSticky | 0o777}
@@ -172,7 +181,15 @@ func images() ([]cluster.Image, error) {
 	)
 	// What deploy/istio/deployment.yaml takes Envoy from.
 	apart := cluster.Image{Names: []string{"docker.io/istio/proxyv2:1.31.1-distroless"}, Files: append([]cluster.File{tmp}, envoy...), User: "1337:1337"}
-	return []cluster.Image{pilot, proxy, apart}, nil
+	plugin := filepath.Join(programs(), "istio-cni")
+	installer := filepath.Join(programs(), "install-cni")
+	if libraries, err = cluster.Libraries(plugin, installer); err != nil {
+		return nil, err
+	}
+	cni := cluster.Image{Names: []string{"docker.io/local/install-cni:dev"}, User: "0:0", Files: unique(append(append(tables, libraries...),
+		tmp, cluster.File{Path: "/opt/cni/bin/istio-cni", From: plugin}, cluster.File{Path: "/usr/local/bin/install-cni", From: installer},
+		cluster.File{Path: "/run", Dir: true}, cluster.File{Path: "/var/run", Dir: true}))}
+	return []cluster.Image{pilot, proxy, apart, cni}, nil
 }
 
 // unique leaves out files that are there already: libraries of several programs.

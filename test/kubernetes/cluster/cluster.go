@@ -65,7 +65,7 @@ func Start(cfg Config) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{cfg: cfg}
-	for _, dir := range []string{"bin", "run", "data", "etc/cni", "pki", "log"} {
+	for _, dir := range []string{"bin", "cni", "run", "data", "etc/cni", "pki", "log"} {
 		if err := os.MkdirAll(c.path(dir), 0o755); err != nil {
 			return nil, err
 		}
@@ -74,6 +74,9 @@ func Start(cfg Config) (*Cluster, error) {
 		if err := os.Symlink(filepath.Join(cfg.Components, "k8s"), c.path("bin", name)); err != nil {
 			return nil, err
 		}
+	}
+	if err := c.linkPlugins(); err != nil {
+		return nil, err
 	}
 	if err := c.writePKI(); err != nil {
 		return nil, err
@@ -87,6 +90,24 @@ func Start(cfg Config) (*Cluster, error) {
 	}
 	return c, nil
 }
+
+// linkPlugins gives the node a directory of CNI plugins, to which others may be added.
+func (c *Cluster) linkPlugins() error {
+	plugins, err := filepath.Glob("/usr/lib/cni/*")
+	if err != nil {
+		return err
+	}
+	for _, plugin := range plugins {
+		if err := os.Symlink(plugin, filepath.Join(c.CNIPlugins(), filepath.Base(plugin))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CNIPlugins and CNISettings are the directories of the node's CNI.
+func (c *Cluster) CNIPlugins() string  { return c.path("cni") }
+func (c *Cluster) CNISettings() string { return c.path("etc", "cni") }
 
 // path returns a path in the cluster's directory.
 func (c *Cluster) path(parts ...string) string {

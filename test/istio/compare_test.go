@@ -268,26 +268,28 @@ func TestAPodThatEnds(t *testing.T) {
 	m := newMesh(t, "ends")
 	m.deploy("web", 1, withHoldfast)
 	m.RolledOut("web")
-	ask := `[/load, -once, -url, "http://web/hostname"]`
-	m.Apply(fmt.Sprintf(`
+	for job, annotations := range map[string]string{"one": withHoldfast, "apart": withHoldfast + ", " + envoyApart} {
+		ask := `[/load, -once, -url, "http://web/hostname"]`
+		m.Apply(fmt.Sprintf(`
 apiVersion: batch/v1
 kind: Job
-metadata: {name: job}
+metadata: {name: %s}
 spec:
   backoffLimit: 0
   template:
-    metadata: {annotations: {%s}, labels: {app: job}}
+    metadata: {annotations: {%s}, labels: {app: %[1]s}}
     spec:
       restartPolicy: Never
-      initContainers: [{name: before, image: "%s", command: %s}]
-      containers: [{name: application, image: "%s", command: %s}]`, withHoldfast, rig.Agnhost, ask, rig.Agnhost, ask))
-	m.Kubectl("wait", "--for=condition=Complete", "job/job", "--timeout=2m")
-	for _, container := range []string{"before", "application"} {
-		if log := m.Kubectl("logs", "job/job", "--container", container); !strings.Contains(log, `"Status":200`) {
-			t.Errorf("%s: %s", container, log)
+      initContainers: [{name: before, image: "%[3]s", command: %[4]s}]
+      containers: [{name: application, image: "%[3]s", command: %[4]s}]`, job, annotations, rig.Agnhost, ask))
+		m.Kubectl("wait", "--for=condition=Complete", "job/"+job, "--timeout=2m")
+		for _, container := range []string{"before", "application"} {
+			if log := m.Kubectl("logs", "job/"+job, "--container", container); !strings.Contains(log, `"Status":200`) {
+				t.Errorf("%s: %s: %s", job, container, log)
+			}
 		}
-	}
-	if !slices.ContainsFunc(m.Pods(selector("job")), func(p cluster.Pod) bool { return p.Status.Phase == "Succeeded" }) {
-		t.Error("the pod has not succeeded")
+		if !slices.ContainsFunc(m.Pods(selector(job)), func(p cluster.Pod) bool { return p.Status.Phase == "Succeeded" }) {
+			t.Errorf("%s: the pod has not succeeded", job)
+		}
 	}
 }

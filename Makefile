@@ -32,7 +32,7 @@ override PROMETHEUS := $(prometheus_fetched)
 endif
 export ENVOY PYTHON PROMETHEUS
 
-# KUBERNETES names a directory with k8s, coredns and agnhost, ISTIO one with pilot-discovery, pilot-agent and istioctl;
+# KUBERNETES names a directory with k8s, coredns and agnhost, ISTIO one with pilot-discovery, pilot-agent, istioctl and istio-cni;
 # nothing is built then.
 kubernetes_built := $(CURDIR)/.peers/kubernetes
 ifeq ($(strip $(KUBERNETES)),)
@@ -131,7 +131,7 @@ kubernetes: $(if $(filter $(kubernetes_built),$(KUBERNETES)),$(kubernetes_built)
 $(kubernetes_built): test/kubernetes/components/build $(wildcard test/kubernetes/components/go.* test/kubernetes/components/*/*.go)
 	test/kubernetes/components/build $@
 
-istio: $(if $(filter $(istio_built),$(ISTIO)),$(istio_built)) ## build istiod, pilot-agent and istioctl into .peers/: about four minutes without caches
+istio: $(if $(filter $(istio_built),$(ISTIO)),$(istio_built)) ## build istiod, pilot-agent, istioctl and istio-cni into .peers/: about four minutes without caches
 
 $(istio_built): test/istio/components/build $(wildcard test/istio/components/go.*)
 	test/istio/components/build $@

@@ -44,9 +44,9 @@ type EnvoyArgs struct {
 	LogLevel string
 }
 
-// LogLevels returns Envoy's log levels.
+// LogLevels returns Envoy's log levels; warn is another name of warning.
 func LogLevels() []string {
-	return []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
+	return []string{"trace", "debug", "info", "warning", "warn", "error", "critical", "off"}
 }
 
 // Args returns the arguments, without the name of the program. The log format is not included: it is in the bootstrap, and

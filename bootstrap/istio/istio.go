@@ -78,7 +78,7 @@ func Read(role Role, id bootstrap.Identity) (*Proxy, error) {
 		if err != nil {
 			return nil, fmt.Errorf("istio: %s: %w", source.name, err)
 		}
-		if unknown != "" {
+		for _, unknown := range unknown {
 			p.warn("%s: %s is not known to this version, and is ignored", source.name, unknown)
 		}
 	}

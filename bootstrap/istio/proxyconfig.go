@@ -41,36 +41,46 @@ func defaults() *meshv1.ProxyConfig {
 var unknownField = regexp.MustCompile(`unknown field "[^"]*"`)
 
 // override sets in config what text, YAML or JSON of a ProxyConfig, contains, field by field: a list or a message is
-// replaced as a whole, and only proxyMetadata and proxyHeaders are merged, as in Istio. It returns the first field that is
-// not known, "" for none.
-func override(config *meshv1.ProxyConfig, text string) (unknown string, err error) {
+// replaced as a whole, and only proxyMetadata and proxyHeaders are merged, as in Istio. It returns the fields that are not
+// known: all of the ProxyConfig itself, and the first one within its messages.
+func override(config *meshv1.ProxyConfig, text string) (unknown []string, err error) {
 	if strings.TrimSpace(text) == "" {
-		return "", nil
+		return nil, nil
 	}
 	tree, err := yaml.YAMLToJSONStrict([]byte(text))
 	if err != nil {
-		return "", fmt.Errorf("want YAML or JSON of Istio's ProxyConfig: %s", strings.TrimPrefix(oneLine(err), "yaml: "))
+		return nil, fmt.Errorf("want YAML or JSON of Istio's ProxyConfig: %s", strings.TrimPrefix(oneLine(err), "yaml: "))
 	}
 	var written map[string]json.RawMessage
 	if err := json.Unmarshal(tree, &written); err != nil || written == nil {
-		return "", errors.New("want a mapping, such as {concurrency: 2}")
+		return nil, errors.New("want a mapping, such as {concurrency: 2}")
 	}
+	former := proto.CloneOf(config)
 	next := &meshv1.ProxyConfig{}
+	to, from := config.ProtoReflect(), next.ProtoReflect()
+	for _, name := range slices.Sorted(maps.Keys(written)) {
+		if field(to.Descriptor(), name) == nil {
+			unknown = append(unknown, fmt.Sprintf("unknown field %q", name))
+			delete(written, name)
+		}
+	}
+	if tree, err = json.Marshal(written); err != nil {
+		return nil, err
+	}
 	if err := protojson.Unmarshal(tree, next); err != nil {
-		if unknown = unknownField.FindString(err.Error()); unknown != "" {
+		if within := unknownField.FindString(err.Error()); within != "" {
+			unknown = append(unknown, within)
 			next.Reset()
 			err = protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(tree, next)
 		}
 		if err != nil {
-			return "", fmt.Errorf("want Istio's ProxyConfig: %s", oneLine(err))
+			return nil, fmt.Errorf("want Istio's ProxyConfig: %s", oneLine(err))
 		}
 	}
-	former := proto.CloneOf(config)
-	to, from := config.ProtoReflect(), next.ProtoReflect()
 	for _, name := range slices.Sorted(maps.Keys(written)) {
 		fd := field(to.Descriptor(), name)
 		switch {
-		case fd == nil || string(written[name]) == "null":
+		case string(written[name]) == "null":
 		case from.Has(fd):
 			to.Set(fd, from.Get(fd))
 		case fd.ContainingOneof() == nil || to.Has(fd):

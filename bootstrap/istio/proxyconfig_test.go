@@ -71,7 +71,8 @@ func TestASettingWithoutEffectIsNamed(t *testing.T) {
 		"{statNameLength: 189, drainDuration: 45s, statusPort: 7, concurrency: 1}": nil,
 		"tracing: {zipkin: {address: 'a:1'}}":                                      {"ProxyConfig: tracing has no effect with holdfast: name a provider"},
 		"{statNameLength: 200, binaryPath: /usr/local/bin/envoy}":                  {"ProxyConfig: binaryPath has no effect with holdfast: name Envoy after --", "ProxyConfig: statNameLength has no effect with holdfast"},
-		"{nope: 1, sdsUdsPath: x}":                                                 {"variable PROXY_CONFIG: unknown field \""},
+		"{nope: 1, sdsUdsPath: x}":                                                 {`variable PROXY_CONFIG: unknown field "nope"`, `variable PROXY_CONFIG: unknown field "sdsUdsPath"`},
+		"{other: 1, tracing: {nope: 1}}":                                           {`variable PROXY_CONFIG: unknown field "other"`, `variable PROXY_CONFIG: unknown field "nope"`, "ProxyConfig: tracing has no effect"},
 		"statsdUdpAddress: statsd:9125":                                            {`ProxyConfig: statsdUdpAddress "statsd:9125" has no effect: Envoy resolves no name here`},
 		"statsdUdpAddress: 10.0.0.1:9125":                                          nil,
 	} {

@@ -32,7 +32,8 @@ func injected(t *testing.T, annotations map[string]string) corev1.Pod {
 	return pod
 }
 
-func render(t *testing.T, annotations map[string]string) ([]byte, error) {
+// render is injected's text; lifecycle are hooks that the mesh has for all of its proxies.
+func render(t *testing.T, annotations map[string]string, lifecycle ...any) ([]byte, error) {
 	t.Helper()
 	var values struct {
 		SidecarInjectorWebhook struct {
@@ -89,7 +90,7 @@ func render(t *testing.T, annotations map[string]string) ([]byte, error) {
 				"logAsJson": true, "imagePullPolicy": "IfNotPresent",
 				"proxy": map[string]any{
 					"clusterDomain": "cluster.local", "logLevel": "warning", "componentLogLevel": "misc:error", "statusPort": 15020,
-					"holdApplicationUntilProxyStarts": false, "lifecycle": nil, "seccompProfile": map[string]any{"type": "RuntimeDefault"},
+					"holdApplicationUntilProxyStarts": false, "lifecycle": append(lifecycle, nil)[0], "seccompProfile": map[string]any{"type": "RuntimeDefault"},
 					"resources": map[string]any{"limits": map[string]any{"cpu": "2", "memory": "1Gi"}},
 				},
 			},
@@ -165,6 +166,16 @@ func TestTheTemplateOfIstiosWebhook(t *testing.T) {
 	}
 	if c := injected(t, map[string]string{status: "0", mode: "NONE"}).Spec.InitContainers[0]; c.ReadinessProbe != nil || c.LivenessProbe != nil {
 		t.Error("status.sidecar.istio.io/port 0 leaves probes")
+	}
+	// Hooks that the mesh has for all proxies stay Istio's.
+	for _, native := range []string{"true", "false"} {
+		text, err := render(t, map[string]string{"sidecar.istio.io/nativeSidecar": native}, map[string]any{"preStop": nil})
+		if err != nil || strings.Contains(string(text), "lifecycle:") || strings.Contains(string(text), "preStop:") {
+			t.Errorf("with hooks of the mesh: %v\n%s", err, text)
+		}
+	}
+	if c := injected(t, map[string]string{"sidecar.istio.io/discoveryAddress": "istiod-canary:15012", mode: "NONE"}).Spec.InitContainers[0]; !slices.Contains(c.Args, "--upstream=istiod-canary:15012") {
+		t.Errorf("another istiod: %q", c.Args)
 	}
 	// An annotation is a text, whatever YAML would make of it.
 	if c := injected(t, map[string]string{"sidecar.istio.io/componentLogLevel": "upstream: debug", mode: "NONE"}).Spec.InitContainers[0]; c.Args[len(c.Args)-1] != "upstream: debug" {

@@ -57,6 +57,10 @@ func TestTheWaysOfInterception(t *testing.T) {
 			m.authenticated("h", "p", "http://p")
 			m.authenticated("p", "h", "http://h")
 			m.refusesPlaintext("h")
+			if way.annotation == envoyApart {
+				m.seenByIstioctl("h")
+				m.scraped("h")
+			}
 			// With TPROXY an application sees who asks, and otherwise the address from which Envoy asks.
 			for to, from := range map[string]string{"h": "p", "p": "h"} {
 				want := "127.0.0.6"

@@ -5,9 +5,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net"
+	"net/http"
 
 	grpccredentials "google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 )
 
@@ -25,15 +27,40 @@ func (h handshake) Clone() grpccredentials.TransportCredentials { return h }
 // ServerHandshake implements credentials.TransportCredentials.
 func (handshake) ServerHandshake(c net.Conn) (net.Conn, grpccredentials.AuthInfo, error) {
 	info := authInfo{CommonAuthInfo: grpccredentials.CommonAuthInfo{SecurityLevel: grpccredentials.NoSecurity}}
-	if first, ok := c.(*sniffed); ok {
-		if secure, ok := first.Conn.(*tls.Conn); ok {
-			info.SecurityLevel = grpccredentials.PrivacyAndIntegrity
-			if chains := secure.ConnectionState().VerifiedChains; len(chains) > 0 {
-				info.certificate = chains[0][0]
-			}
-		}
+	var secure bool
+	if secure, info.certificate = shown(c); secure {
+		info.SecurityLevel = grpccredentials.PrivacyAndIntegrity
 	}
 	return c, info, nil
+}
+
+// shown reports whether a connection is encrypted, and returns the verified certificate of its client; nil for
+// none.
+func shown(c net.Conn) (secure bool, certificate *x509.Certificate) {
+	first, ok := c.(*sniffed)
+	if !ok {
+		return false, nil
+	}
+	conn, ok := first.Conn.(*tls.Conn)
+	if !ok {
+		return false, nil
+	}
+	if chains := conn.ConnectionState().VerifiedChains; len(chains) > 0 {
+		certificate = chains[0][0]
+	}
+	return true, certificate
+}
+
+// connectionKey is the key of a connection in the context of a request by REST.
+type connectionKey struct{}
+
+// credentialsOfREST is CredentialsOf for a request by REST.
+func credentialsOfREST(r *http.Request) (c Credentials) {
+	c.Authorization = r.Header.Values("Authorization")
+	if conn, ok := r.Context().Value(connectionKey{}).(net.Conn); ok {
+		c.Secure, c.Certificate = shown(conn)
+	}
+	return c
 }
 
 // authInfo is what is known of the client of a connection.
@@ -45,12 +72,25 @@ type authInfo struct {
 // AuthType implements credentials.AuthInfo.
 func (authInfo) AuthType() string { return "tls" }
 
-// certificateOf returns the verified certificate of the client of a call; nil for none.
-func certificateOf(ctx context.Context) *x509.Certificate {
+// Credentials are what a client shows of who it is.
+type Credentials struct {
+	// Secure reports whether the connection is encrypted, and the client knows whom it talks to.
+	Secure bool
+	// Certificate is the certificate with which the client authenticated, which the listener has
+	// verified; nil for none.
+	Certificate *x509.Certificate
+	// Authorization are the values of the header of that name.
+	Authorization []string
+}
+
+// CredentialsOf returns the credentials of the client of a call to a Server, also for services of
+// Config.Register.
+func CredentialsOf(ctx context.Context) (c Credentials) {
+	c.Authorization = metadata.ValueFromIncomingContext(ctx, "authorization")
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(authInfo); ok {
-			return info.certificate
+			c.Secure, c.Certificate = info.SecurityLevel == grpccredentials.PrivacyAndIntegrity, info.certificate
 		}
 	}
-	return nil
+	return c
 }

@@ -9,7 +9,6 @@
 package downstream
 
 import (
-	"crypto/x509"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -32,10 +31,8 @@ type Client struct {
 	Node *corev3.Node
 	Form xds.Form
 	// Peer is the network address of the client, "" on a Unix socket.
-	Peer string
-	// Certificate is the certificate with which the client authenticated, which the listener has
-	// verified; nil for none.
-	Certificate *x509.Certificate
+	Peer        string
+	Credentials Credentials
 	// Fetch is set for a single request without a stream.
 	Fetch bool
 }

@@ -54,6 +54,9 @@ func (s *Server) serveREST(ctx context.Context, lis net.Listener, secrets bool) 
 		ReadTimeout:       time.Minute,
 		IdleTimeout:       5 * time.Minute,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connectionKey{}, c)
+		},
 	}
 	closed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -87,13 +90,19 @@ func (s *Server) rest(w http.ResponseWriter, r *http.Request, secrets bool) {
 		http.Error(w, "not a DiscoveryRequest in JSON: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	resp, err := s.fetch(r.Context(), &msg, typeURL)
+	resp, err := s.fetch(r.Context(), credentialsOfREST(r), &msg, typeURL)
 	switch {
 	case errors.Is(err, errCurrent):
 		w.WriteHeader(http.StatusNotModified)
 		return
 	case status.Code(err) == codes.InvalidArgument:
 		http.Error(w, status.Convert(err).Message(), http.StatusBadRequest)
+		return
+	case status.Code(err) == codes.Unauthenticated:
+		http.Error(w, status.Convert(err).Message(), http.StatusUnauthorized)
+		return
+	case status.Code(err) == codes.PermissionDenied:
+		http.Error(w, status.Convert(err).Message(), http.StatusForbidden)
 		return
 	case err != nil:
 		http.Error(w, status.Convert(err).Message(), http.StatusServiceUnavailable)
@@ -209,13 +218,13 @@ var errCurrent = errors.New("the version is current")
 // be the first on a stream. If the client has that version already, it waits for a change for at most
 // RESTHold, and then fails with errCurrent. It fails with UNAVAILABLE while nothing is known. The
 // subscription stays leased after the request, so that the next request finds the resources.
-func (s *Server) fetch(ctx context.Context, msg *discoveryv3.DiscoveryRequest, typeURL string) (*session.Response, error) {
+func (s *Server) fetch(ctx context.Context, credentials Credentials, msg *discoveryv3.DiscoveryRequest, typeURL string) (*session.Response, error) {
 	req, hold := session.FromSotW(msg), s.cfg.RESTHold
 	node, err := s.nodeOf(msg.GetNode())
 	if err := cmp.Or(implyType(req, typeURL), check(req), err); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	client := Client{Stream: s.number(), Node: node, Form: xds.SotW, Fetch: true}
+	client := Client{Stream: s.number(), Node: node, Form: xds.SotW, Credentials: credentials, Fetch: true}
 	view, err := s.attach(client)
 	if err != nil {
 		return nil, err

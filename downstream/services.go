@@ -89,7 +89,7 @@ func (s *Server) fetchHandler(typeURL string) grpc.MethodHandler {
 		if err := decode(&msg); err != nil {
 			return nil, err
 		}
-		resp, err := s.fetch(ctx, &msg, typeURL)
+		resp, err := s.fetch(ctx, CredentialsOf(ctx), &msg, typeURL)
 		if errors.Is(err, errCurrent) {
 			err = status.Error(codes.Aborted, err.Error())
 		}

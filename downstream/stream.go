@@ -119,7 +119,7 @@ func toStatus(err error) error {
 }
 
 func (st *stream) attach(node *corev3.Node) (err error) {
-	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer, Certificate: certificateOf(st.grpc.Context())}
+	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer, Credentials: CredentialsOf(st.grpc.Context())}
 	if st.view, err = st.server.attach(client); err != nil {
 		return err
 	}

@@ -75,8 +75,8 @@ func (e *Environment) adminHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(e.metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
-		if !e.listening.Load() {
-			http.Error(w, "the configuration has not been read yet", http.StatusServiceUnavailable)
+		if err := e.ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		}
 	})
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { respond(w, e.Status()) })
@@ -151,9 +151,21 @@ func respond(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the client went away
 }
 
+// ready returns nil once proxies are served, and otherwise why they are not.
+func (e *Environment) ready() error {
+	if !e.listening.Load() {
+		return errors.New("the configuration has not been read yet")
+	}
+	if e.ca != nil {
+		_, err := e.ca.Certificate()
+		return err
+	}
+	return nil
+}
+
 // Status returns who is connected, and what is wrong in the configuration.
 func (e *Environment) Status() Status {
-	s := Status{Version: e.cfg.Version, Ready: e.listening.Load(), Proxies: e.server.Proxies(), Problems: []string{}}
+	s := Status{Version: e.cfg.Version, Ready: e.ready() == nil, Proxies: e.server.Proxies(), Problems: []string{}}
 	for _, p := range e.config.Problems() {
 		s.Problems = append(s.Problems, p.String())
 	}

@@ -2,7 +2,7 @@
 // server of proxies (mesh.md). Environment is Pilot's word for that.
 //
 // It promises that nobody is answered before the configuration was read once (M8), and that a
-// configuration that is lost later changes nothing that is served. It does not make certificates.
+// configuration that is lost later changes nothing that is served. Package ca issues certificates to its clients.
 // An Environment is run once; its other methods may be called by several goroutines at once.
 package mesh
 
@@ -10,11 +10,14 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net"
+	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -24,11 +27,14 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/mesh/authn"
+	"github.com/holdfast-xds/holdfast/mesh/ca"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/dir"
 	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
 	"github.com/holdfast-xds/holdfast/mesh/server"
 	"github.com/holdfast-xds/holdfast/mesh/service"
+	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
 // syncPoll is how often Run looks whether the configuration has synced.
@@ -46,6 +52,14 @@ type Config struct {
 	// TLSCert and TLSKey are files with the server's certificate chain and key. With TLSClientCA,
 	// clients must present a certificate that leads to one of its certificates.
 	TLSCert, TLSKey, TLSClientCA string
+	// TLSNames are the DNS names and addresses of the server's certificate that CA signs, if TLSCert is "".
+	TLSNames []string
+	// CA is the authority of the mesh (ca.Parse); "" for none. Its certificates, and MaxLifetime at most, are for
+	// clients that authenticate.
+	CA          string
+	MaxLifetime time.Duration
+	// Authn says how clients authenticate besides by certificates of TLSClientCA and CA.
+	Authn authn.Config
 	// Domain is the DNS domain of Kubernetes Services; "" means cluster.local.
 	Domain string
 	// Cluster is the id of the cluster whose Services the documents describe; "" for none.
@@ -60,6 +74,8 @@ type Config struct {
 type Environment struct {
 	cfg       Config
 	tls       *tls.Config // nil for none
+	authn     *authn.Authenticator
+	ca        *ca.Server // nil for none
 	config    *dir.Source
 	discovery *service.Discovery
 	server    *server.Server
@@ -77,19 +93,65 @@ func New(cfg Config) (*Environment, error) {
 		return nil, errors.New("no configuration: name a directory of documents with --config")
 	case cfg.Listen == "" && cfg.TLSListen == "":
 		return nil, errors.New("nothing to listen on: set --listen or --tls-listen")
-	case cfg.TLSListen != "" && cfg.TLSCert == "":
-		return nil, errors.New("--tls-listen needs --tls-cert and --tls-key")
+	case cfg.TLSListen != "" && cfg.TLSCert == "" && cfg.CA == "":
+		return nil, errors.New("--tls-listen needs --tls-cert and --tls-key, or a --ca that signs a certificate for it")
+	case cfg.TLSListen == "" && (cfg.CA != "" || len(cfg.Authn.Issuers) > 0):
+		return nil, errors.New("--ca and --token-issuer need --tls-listen: over plaintext nobody can prove anything")
 	}
 	if err := checkAddresses(cfg); err != nil {
 		return nil, err
 	}
-	conf, err := transport(cfg)
-	if err != nil {
+	e := &Environment{cfg: cfg, config: dir.New(cfg.Dir, cfg.Log), metrics: prometheus.NewRegistry()}
+	cfg.Authn.Required = cfg.CA != "" || len(cfg.Authn.Issuers) > 0
+	var err error
+	if e.authn, err = authn.New(cfg.Authn); err != nil {
+		return nil, fmt.Errorf("--token-issuer: %w", err)
+	}
+	if err := e.authority(); err != nil {
 		return nil, err
 	}
-	e := &Environment{cfg: cfg, tls: conf, config: dir.New(cfg.Dir, cfg.Log), metrics: prometheus.NewRegistry()}
+	if e.tls, err = e.transport(); err != nil {
+		return nil, err
+	}
 	e.assemble()
 	return e, nil
+}
+
+// authority makes the authority of the mesh, if it has one.
+func (e *Environment) authority() error {
+	if e.cfg.CA == "" {
+		return nil
+	}
+	signer, err := ca.Parse(e.cfg.CA, e.cfg.Log)
+	if err != nil {
+		return fmt.Errorf("--ca: %w", err)
+	}
+	names := e.cfg.TLSNames
+	if len(names) == 0 {
+		names = localNames(e.cfg.TLSListen)
+	}
+	e.ca, err = ca.New(ca.Config{
+		Authority: signer, Identify: e.authn.Identify, TrustDomains: func() ([]string, error) { return e.server.TrustDomains() },
+		MaxLifetime: e.cfg.MaxLifetime, Names: names, Metrics: ca.NewMetrics(e.metrics), Log: e.cfg.Log,
+	})
+	if err != nil {
+		return fmt.Errorf("--tls-name: %w", err)
+	}
+	return nil
+}
+
+// localNames are those of this machine, and of an address.
+func localNames(addr string) []string {
+	names := []string{"localhost", "127.0.0.1", "::1"}
+	if host, err := os.Hostname(); err == nil && !slices.Contains(names, host) {
+		names = append(names, host)
+	}
+	if host, _, err := net.SplitHostPort(addr); err == nil && host != "" && !slices.Contains(names, host) {
+		if ip := net.ParseIP(host); ip == nil || !ip.IsUnspecified() {
+			names = append(names, host)
+		}
+	}
+	return names
 }
 
 // assemble joins the registries and the server. Whatever a handler is called for is in the copy of
@@ -108,7 +170,7 @@ func (e *Environment) assemble() {
 	metrics := server.NewMetrics(e.metrics)
 	e.server = server.New(server.Config{
 		Reader: e.config, Discovery: e.discovery, Shards: shards, Domain: e.cfg.Domain,
-		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, Metrics: metrics, Log: e.cfg.Log,
+		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, Metrics: metrics, Authn: e.authn, Log: e.cfg.Log,
 	})
 	for _, kind := range []config.Kind{
 		config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication,
@@ -117,7 +179,11 @@ func (e *Environment) assemble() {
 		e.config.RegisterHandler(kind, e.server.ConfigChanged)
 	}
 	e.config.RegisterHandler(config.Namespace, e.namespaceChanged)
-	e.xds = downstream.New(downstream.Config{State: e.server, Observer: metrics, Identifier: "holdfast-mesh/" + e.cfg.Version, Log: e.cfg.Log})
+	xds := downstream.Config{State: e.server, Observer: metrics, Identifier: "holdfast-mesh/" + e.cfg.Version, Log: e.cfg.Log}
+	if e.ca != nil {
+		xds.Register = e.ca.Register
+	}
+	e.xds = downstream.New(xds)
 }
 
 // namespaceChanged requests a push if a Namespace has other labels, which the mesh configuration
@@ -145,43 +211,80 @@ func checkAddresses(cfg Config) error {
 	return nil
 }
 
-// transport reads the TLS files; nil for none.
-func transport(cfg Config) (*tls.Config, error) {
-	if cfg.TLSCert == "" && cfg.TLSKey == "" {
+// transport returns the settings of TLS; nil for none.
+func (e *Environment) transport() (*tls.Config, error) {
+	cfg := e.cfg
+	if cfg.TLSCert == "" && cfg.TLSKey == "" && e.ca == nil {
 		if cfg.TLSClientCA != "" {
 			return nil, errors.New("--tls-client-ca needs --tls-cert and --tls-key")
 		}
 		return nil, nil
 	}
-	conf, err := readTLS(cfg)
+	// The files are read again for each connection: they are small, and proxies connect seldom.
+	var last atomic.Pointer[tlsFiles]
+	files, err := readTLS(cfg)
 	if err != nil {
 		return nil, err
 	}
-	// The files are read again for each connection: they are small, and proxies connect seldom.
-	var last atomic.Pointer[tls.Config]
-	last.Store(conf)
+	last.Store(files)
 	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		conf, err := readTLS(cfg)
+		files, err := readTLS(cfg)
 		if err != nil {
 			cfg.Log.Error("TLS files cannot be read; the last ones stay in use", "err", err)
-			return last.Load(), nil
+			files = last.Load()
 		}
-		last.Store(conf)
-		return conf, nil
+		last.Store(files)
+		return e.serverTLS(files)
 	}}, nil
 }
 
+// tlsFiles is what the TLS files contain.
+type tlsFiles struct {
+	pair    *tls.Certificate // nil for none
+	clients []*x509.Certificate
+}
+
 // readTLS reads the TLS files.
-func readTLS(cfg Config) (*tls.Config, error) {
-	pair, err := dial.KeyPair(cfg.TLSCert, cfg.TLSKey)
-	if err != nil {
-		return nil, fmt.Errorf("--tls-cert, --tls-key: %w", err)
+func readTLS(cfg Config) (*tlsFiles, error) {
+	files := &tlsFiles{}
+	if cfg.TLSCert != "" {
+		pair, err := dial.KeyPair(cfg.TLSCert, cfg.TLSKey)
+		if err != nil {
+			return nil, fmt.Errorf("--tls-cert, --tls-key: %w", err)
+		}
+		files.pair = &pair
 	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}
 	if cfg.TLSClientCA != "" {
-		conf.ClientAuth = tls.RequireAndVerifyClientCert
-		if conf.ClientCAs, err = dial.CertPool(cfg.TLSClientCA); err != nil {
+		text, err := os.ReadFile(cfg.TLSClientCA)
+		if err != nil {
 			return nil, fmt.Errorf("--tls-client-ca: %w", err)
+		}
+		if files.clients, err = pki.ParseCerts(text); err != nil {
+			return nil, fmt.Errorf("--tls-client-ca: %s: %w", cfg.TLSClientCA, err)
+		}
+	}
+	return files, nil
+}
+
+// serverTLS returns the settings of one connection. Clients need a certificate if that is all by which they can
+// authenticate.
+func (e *Environment) serverTLS(files *tlsFiles) (*tls.Config, error) {
+	pair := files.pair
+	if pair == nil {
+		var err error
+		if pair, err = e.ca.Certificate(); err != nil {
+			return nil, err
+		}
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*pair}, NextProtos: []string{"h2", "http/1.1"}}
+	trusted := files.clients
+	if e.ca != nil {
+		trusted = slices.Concat(trusted, e.ca.Roots())
+	}
+	if len(trusted) > 0 {
+		conf.ClientCAs, conf.ClientAuth = pki.Pool(trusted), tls.VerifyClientCertIfGiven
+		if e.ca == nil && len(e.cfg.Authn.Issuers) == 0 {
+			conf.ClientAuth = tls.RequireAndVerifyClientCert
 		}
 	}
 	return conf, nil
@@ -207,6 +310,9 @@ func (e *Environment) Run(ctx context.Context) error {
 		return nil
 	})
 	eg.Go(func() error { return e.serveAdmin(ctx) })
+	if e.ca != nil {
+		eg.Go(func() error { return e.ca.Run(ctx) })
+	}
 	eg.Go(func() error {
 		for !e.config.HasSynced() {
 			if !wake.Sleep(ctx, syncPoll) {

@@ -9,11 +9,15 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-xds/holdfast/internal/memory"
 	"github.com/holdfast-xds/holdfast/mesh"
+	"github.com/holdfast-xds/holdfast/mesh/authn"
+	"github.com/holdfast-xds/holdfast/mesh/ca"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
 	"github.com/holdfast-xds/holdfast/mesh/push/queue"
@@ -34,9 +38,12 @@ when the directory was read once.`
 
 // serveFlags are the flags of serve that are not those of mesh.Config.
 type serveFlags struct {
-	cfg    mesh.Config
-	level  string
-	format string
+	cfg     mesh.Config
+	issuers []string
+	keys    []string
+	tokenCA string
+	level   string
+	format  string
 }
 
 func newServe(stderr io.Writer) *cobra.Command {
@@ -74,7 +81,14 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.StringVar(&cfg.TLSListen, "tls-listen", "", "`ADDR`, host:port, of xDS with TLS, such as :15012; empty: none")
 	flags.StringVar(&cfg.TLSCert, "tls-cert", "", "PEM `FILE` of the certificate and its chain; with --tls-key")
 	flags.StringVar(&cfg.TLSKey, "tls-key", "", "PEM `FILE` of the private key of --tls-cert")
+	flags.StringSliceVar(&cfg.TLSNames, "tls-name", nil, "`NAME` of this server, a DNS name or an address, in the certificate that --ca signs for it; more than one: with commas (default this machine's)")
 	flags.StringVar(&cfg.TLSClientCA, "tls-client-ca", "", "PEM `FILE` of the CAs to trust for client certificates; a SPIFFE ID must be the node's; empty: clients need none")
+	flags.StringVar(&cfg.CA, "ca", "", "`CA` that signs certificates of the mesh for clients of --tls-listen: dir:DIR with ca-cert.pem, ca-key.pem, cert-chain.pem and root-cert.pem, as in Istio's Secret cacerts; dev or dev:DIR, made for development; empty: none")
+	flags.DurationVar(&cfg.MaxLifetime, "ca-max-lifetime", ca.DefaultMaxLifetime, "maximum `TIME` for which a certificate is valid; without a wish of the client it is 24h at most")
+	flags.StringArrayVar(&f.issuers, "token-issuer", nil, "`URL` of an issuer of tokens (JWT) by which clients of --tls-listen authenticate: service accounts of Kubernetes, or SPIFFE IDs. May be repeated")
+	flags.StringArrayVar(&f.keys, "token-keys", nil, "`URL=FILE` with the public keys of a --token-issuer, as JWKS or PEM; without it they are asked for at its URL. May be repeated")
+	flags.StringVar(&f.tokenCA, "token-ca", "", "PEM `FILE` of the CAs to trust at the URL of a --token-issuer; empty: those of the system")
+	flags.StringArrayVar(&cfg.Authn.Audiences, "token-audience", []string{authn.DefaultAudience}, "`AUDIENCE` of which tokens must be. May be repeated")
 	flags.StringVar(&cfg.Admin, "admin", defaultAdmin, "`ADDR`, host:port, of status and metrics; empty: none")
 	flags.StringVar(&cfg.Domain, "domain", config.DefaultDomain, "DNS `DOMAIN` of Kubernetes Services")
 	flags.StringVar(&cfg.Cluster, "cluster", "", "`ID` of the cluster whose Services the documents describe")
@@ -87,13 +101,44 @@ func newServe(stderr io.Writer) *cobra.Command {
 	return c
 }
 
+// readIssuers joins the flags of issuers.
+func (f *serveFlags) readIssuers() error {
+	files := make(map[string]string)
+	for _, pair := range f.keys {
+		at := strings.LastIndexByte(pair, '=')
+		if at < 1 || at == len(pair)-1 {
+			return fmt.Errorf("--token-keys %q: want URL=FILE", pair)
+		}
+		files[pair[:at]] = pair[at+1:]
+	}
+	for _, url := range f.issuers {
+		i := authn.Issuer{URL: url, Keys: files[url]}
+		if i.Keys == "" {
+			i.CA = f.tokenCA
+		}
+		f.cfg.Authn.Issuers = append(f.cfg.Authn.Issuers, i)
+		delete(files, url)
+	}
+	for url := range files {
+		return fmt.Errorf("--token-keys %s: there is no --token-issuer of this URL", url)
+	}
+	return nil
+}
+
 // check returns what is wrong with the flags and would not be noticed otherwise.
 func (f *serveFlags) check() error {
+	if err := f.readIssuers(); err != nil {
+		return err
+	}
 	switch d := f.cfg.Debounce; {
 	case (f.cfg.TLSCert == "") != (f.cfg.TLSKey == ""):
 		return errors.New("--tls-cert and --tls-key go together: give both or none")
 	case d.After < 0 || d.Max < d.After:
 		return fmt.Errorf("--debounce-max %s must not be less than --debounce-after %s, which must not be negative", d.Max, d.After)
+	case f.cfg.MaxLifetime < time.Minute:
+		return fmt.Errorf("--ca-max-lifetime %s: want at least 1m", f.cfg.MaxLifetime)
+	case len(f.cfg.TLSNames) > 0 && (f.cfg.CA == "" || f.cfg.TLSCert != ""):
+		return errors.New("--tls-name is for the certificate that --ca signs for this server, without --tls-cert")
 	case f.cfg.Throttle < 1:
 		return fmt.Errorf("--push-throttle %d: want at least 1", f.cfg.Throttle)
 	}

@@ -17,7 +17,7 @@ var onlyTheseOfOurs = map[string][]string{
 	"agent/store":  {"internal/xds", "internal/owndir", "internal/userfile"},
 	"sds/pki":      nil,
 	"sds/files":    {"internal/userfile"},
-	"mesh":         {"downstream", "internal", "agent/cache"},
+	"mesh":         {"downstream", "internal", "agent/cache", "sds/local", "sds/pki"},
 }
 
 // onlyImportedBy lists packages that only the named packages, and their own subpackages, may import.

@@ -10,9 +10,14 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-// Identity is who a proxy is, as its certificate says.
+// Identity is who a proxy is, as its certificate or its token says.
 type Identity struct {
 	TrustDomain, Namespace, ServiceAccount string
+}
+
+// ID returns the SPIFFE ID, as Istio writes it.
+func (i Identity) ID() string {
+	return fmt.Sprintf("spiffe://%s/ns/%s/sa/%s", i.TrustDomain, i.Namespace, i.ServiceAccount)
 }
 
 // IdentityOf returns the identity in a verified certificate, as Istio writes it:
@@ -26,13 +31,18 @@ func IdentityOf(cert *x509.Certificate) (*Identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the client certificate: %w", err)
 	}
-	return identity(id)
+	found, err := IdentityOfID(id)
+	if err != nil {
+		return nil, fmt.Errorf("the client certificate: %w", err)
+	}
+	return found, nil
 }
 
-func identity(id spiffeid.ID) (*Identity, error) {
+// IdentityOfID returns the identity that a SPIFFE ID names.
+func IdentityOfID(id spiffeid.ID) (*Identity, error) {
 	parts := strings.Split(id.Path(), "/")
 	if len(parts) != 5 || parts[1] != "ns" || parts[3] != "sa" {
-		return nil, fmt.Errorf("the client certificate has the identity %s, and not spiffe://TRUSTDOMAIN/ns/NAMESPACE/sa/ACCOUNT", id)
+		return nil, fmt.Errorf("the identity is %s, and not spiffe://TRUSTDOMAIN/ns/NAMESPACE/sa/ACCOUNT", id)
 	}
 	return &Identity{TrustDomain: id.TrustDomain().Name(), Namespace: parts[2], ServiceAccount: parts[4]}, nil
 }
@@ -45,11 +55,11 @@ func (p *Proxy) Authenticate(id *Identity, domains []string) (*Proxy, error) {
 	case id == nil:
 		return &q, nil
 	case !slices.Contains(domains, id.TrustDomain):
-		return nil, fmt.Errorf("node %q: the trust domain of its certificate is %q, and that of the mesh %s", p.Node, id.TrustDomain, strings.Join(domains, ", "))
+		return nil, fmt.Errorf("node %q: the trust domain of its identity is %q, and that of the mesh %s", p.Node, id.TrustDomain, strings.Join(domains, ", "))
 	case id.Namespace != p.Namespace:
-		return nil, fmt.Errorf("node %q: its namespace is %q, and that of its certificate %q", p.Node, p.Namespace, id.Namespace)
+		return nil, fmt.Errorf("node %q: its namespace is %q, and that of its identity %q", p.Node, p.Namespace, id.Namespace)
 	case p.ServiceAccount != "" && id.ServiceAccount != p.ServiceAccount:
-		return nil, fmt.Errorf("node %q: its service account is %q, and that of its certificate %q", p.Node, p.ServiceAccount, id.ServiceAccount)
+		return nil, fmt.Errorf("node %q: its service account is %q, and that of its identity %q", p.Node, p.ServiceAccount, id.ServiceAccount)
 	}
 	q.ServiceAccount, q.Authenticated = id.ServiceAccount, true
 	return &q, nil

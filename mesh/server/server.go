@@ -10,7 +10,6 @@ package server
 import (
 	"cmp"
 	"context"
-	"crypto/x509"
 	"log/slog"
 	"runtime"
 	"slices"
@@ -24,6 +23,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/authn"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/mesh/push"
@@ -43,7 +43,9 @@ type Config struct {
 	// Throttle is how many proxies are served at once; 0 means queue.DefaultThrottle.
 	Throttle int
 	Metrics  *Metrics
-	Log      *slog.Logger
+	// Authn says who clients are; nil goes by their certificates.
+	Authn *authn.Authenticator
+	Log   *slog.Logger
 }
 
 // Server serves proxies. Create one with New.
@@ -83,6 +85,7 @@ type source struct {
 func New(cfg Config) *Server {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
+	cfg.Authn = cmp.Or(cfg.Authn, &authn.Authenticator{})
 	s := &Server{
 		cfg: cfg, started: time.Now(), source: source{cfg.Reader, cfg.Discovery},
 		admission: newAdmission(), stopped: make(chan struct{}),
@@ -242,7 +245,7 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	if who, err = s.authenticate(who, c.Certificate); err != nil {
+	if who, err = s.authenticate(who, c.Credentials); err != nil {
 		return nil, err
 	}
 	who.VirtualHosts = who.VirtualHosts && c.Form == xds.Delta && who.Type == proxy.Sidecar // SotW has no VHDS
@@ -271,24 +274,34 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	return v, nil
 }
 
-// authenticate returns the proxy with the identity of its certificate, which may be nil.
-func (s *Server) authenticate(who *proxy.Proxy, cert *x509.Certificate) (*proxy.Proxy, error) {
+// authenticate returns the proxy with the identity that its client proves, which may be none.
+func (s *Server) authenticate(who *proxy.Proxy, c downstream.Credentials) (*proxy.Proxy, error) {
+	domains, err := s.TrustDomains()
+	if err != nil {
+		return nil, err
+	}
+	id, err := s.cfg.Authn.Identify(context.Background(), c, domains)
+	if err != nil {
+		return nil, status.Errorf(status.Code(err), "node %q: %s", who.Node, status.Convert(err).Message())
+	}
+	who, err = who.Authenticate(id, domains)
+	if err != nil {
+		return nil, status.Error(codes.PermissionDenied, err.Error())
+	}
+	return who, nil
+}
+
+// TrustDomains returns the trust domain of the mesh and its aliases; UNAVAILABLE before the configuration was
+// read.
+func (s *Server) TrustDomains() ([]string, error) {
 	s.mu.Lock()
 	gen := s.gen
 	s.mu.Unlock()
 	if gen == nil {
 		return nil, errNotRead
 	}
-	id, err := proxy.IdentityOf(cert)
-	if err != nil {
-		return nil, status.Errorf(codes.PermissionDenied, "node %q: %v", who.Node, err)
-	}
 	mesh := gen.Snapshot().Mesh
-	who, err = who.Authenticate(id, append([]string{mesh.GetTrustDomain()}, mesh.GetTrustDomainAliases()...))
-	if err != nil {
-		return nil, status.Error(codes.PermissionDenied, err.Error())
-	}
-	return who, nil
+	return append([]string{mesh.GetTrustDomain()}, mesh.GetTrustDomainAliases()...), nil
 }
 
 var errNotRead = status.Error(codes.Unavailable, "the configuration has not been read yet")

@@ -74,7 +74,7 @@ func OpenDevIn(openDir func() (string, error), domain string, now func() time.Ti
 
 // Run generates the authority if it does not exist, and then works as Dir.Run.
 func (d *Dev) Run(ctx context.Context, roots func([]*x509.Certificate), fault func(error)) error {
-	d.log.Warn("certificates are signed by a development authority: whoever reads its key can impersonate every workload. Use --ca dir:, istio: or spire: in production")
+	d.log.Warn("certificates are signed by a development authority: whoever reads its key can impersonate every workload. Give another --ca in production")
 	if d.openDir != nil {
 		path, err := d.openDir()
 		if err == nil {

@@ -195,16 +195,19 @@ func parseKeyBlock(b *pem.Block) (crypto.Signer, error) {
 
 var errEd25519 = errors.New("Ed25519: Envoy 1.40 offers no such signature in TLS, and handshakes would fail: use ecdsa-p256")
 
-// checkKey rejects keys that Envoy rejects (source/common/tls/context_impl.cc of 1.40).
-func checkKey(key crypto.Signer) error {
+// checkKey rejects keys that Envoy rejects.
+func checkKey(key crypto.Signer) error { return CheckPublicKey(key.Public()) }
+
+// CheckPublicKey rejects keys that Envoy rejects (source/common/tls/context_impl.cc of 1.40).
+func CheckPublicKey(key crypto.PublicKey) error {
 	switch key := key.(type) {
-	case *ecdsa.PrivateKey:
+	case *ecdsa.PublicKey:
 		switch key.Curve {
 		case elliptic.P256(), elliptic.P384(), elliptic.P521():
 			return nil
 		}
 		return fmt.Errorf("ECDSA on %s: Envoy takes P-256, P-384 and P-521", key.Curve.Params().Name)
-	case *rsa.PrivateKey:
+	case *rsa.PublicKey:
 		switch bits := key.N.BitLen(); {
 		case bits < 2048:
 			return fmt.Errorf("RSA of %d bits: Envoy takes 2048 or more", bits)
@@ -212,7 +215,7 @@ func checkKey(key crypto.Signer) error {
 			return fmt.Errorf("RSA of %d bits: want 8192 or fewer", bits)
 		}
 		return nil
-	case ed25519.PrivateKey:
+	case ed25519.PublicKey:
 		return errEd25519
 	}
 	return fmt.Errorf("a key of type %T, which Envoy does not take", key)

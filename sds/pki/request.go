@@ -205,8 +205,10 @@ func (r Request) Template() *x509.Certificate {
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
 	}
-	if _, ok := r.Key.(*rsa.PrivateKey); ok {
-		t.KeyUsage |= x509.KeyUsageKeyEncipherment // for TLS 1.2 without Diffie-Hellman
+	if r.Key != nil {
+		if _, ok := r.Key.Public().(*rsa.PublicKey); ok {
+			t.KeyUsage |= x509.KeyUsageKeyEncipherment // for TLS 1.2 without Diffie-Hellman
+		}
 	}
 	if r.Names.ID != "" {
 		t.URIs = []*url.URL{spiffeid.RequireFromString(r.Names.ID).URL()}

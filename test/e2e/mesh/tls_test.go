@@ -226,7 +226,7 @@ spec:
 				w.check(w.agent.Stop(limit))
 			}
 			w.startAgentWith(append(as("thief"), "--node-id", "edge-1", "--node-cluster", "e2e", "--node-metadata", "NAMESPACE=shop")...)
-			w.rejected(`its namespace is "shop", and that of its certificate "store"`)
+			w.rejected(`its namespace is "shop", and that of its identity "store"`)
 			w.check(w.agent.Stop(limit))
 
 			w.startAgentWith(as("edge")...)

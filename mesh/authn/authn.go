@@ -1,0 +1,132 @@
+// Package authn says who a client of the control plane is: by the SPIFFE ID of its certificate, or by a token
+// (JWT) of an issuer that the mesh trusts.
+//
+// It promises that a client has an identity only if a certificate or a token proves it, over an encrypted
+// connection: what the client says of itself counts for nothing. Tokens are not logged, and no error has one.
+// All methods may be called by several goroutines at once.
+package authn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+)
+
+// DefaultAudience is the audience of the tokens that Istio's templates mount.
+const DefaultAudience = "istio-ca"
+
+// timeout bounds the proof of an identity, for which the keys of an issuer may have to be fetched.
+const timeout = 5 * time.Second
+
+// Config says how clients prove who they are.
+type Config struct {
+	// Issuers are the issuers of tokens; none accepts no tokens.
+	Issuers []Issuer
+	// Audiences are those of which a token must have one; empty means DefaultAudience.
+	Audiences []string
+	// Required rejects clients of encrypted connections that prove nothing.
+	Required bool
+}
+
+// Authenticator says who clients are. Create one with New.
+type Authenticator struct {
+	cfg     Config
+	issuers map[string]*issuer // by URL
+}
+
+// New checks the configuration, and reads the files of keys.
+func New(cfg Config) (*Authenticator, error) {
+	if len(cfg.Audiences) == 0 {
+		cfg.Audiences = []string{DefaultAudience}
+	}
+	a := &Authenticator{cfg: cfg, issuers: make(map[string]*issuer)}
+	for _, from := range cfg.Issuers {
+		if a.issuers[from.URL] != nil {
+			return nil, fmt.Errorf("the issuer %s is named twice", from.URL)
+		}
+		i, err := newIssuer(from)
+		if err != nil {
+			return nil, fmt.Errorf("issuer %s: %w", from.URL, err)
+		}
+		a.issuers[from.URL] = i
+	}
+	return a, nil
+}
+
+// Identify returns who a client is; nil if it proves nothing and need not. domains are the trust domains of
+// the mesh, its own first, of which tokens are, too, that do not say theirs. Errors are those of gRPC:
+// UNAUTHENTICATED if the proof is missing or wrong, UNAVAILABLE if it cannot be checked now.
+func (a *Authenticator) Identify(ctx context.Context, c downstream.Credentials, domains []string) (*proxy.Identity, error) {
+	if !c.Secure {
+		return nil, nil // whoever listens could use the token
+	}
+	id, err := proxy.IdentityOf(c.Certificate)
+	if err != nil {
+		return nil, status.Error(codes.Unauthenticated, err.Error())
+	}
+	if id != nil {
+		return id, nil
+	}
+	if raw := bearer(c.Authorization); raw != "" && len(a.issuers) > 0 {
+		return a.identifyToken(ctx, raw, domains)
+	}
+	if a.cfg.Required && c.Certificate == nil {
+		return nil, status.Error(codes.Unauthenticated, "the client says who it is, and proves it neither with a certificate nor with a token: "+
+			"give the agent --upstream-cert and --upstream-key, or --upstream-token-file")
+	}
+	return nil, nil
+}
+
+func (a *Authenticator) identifyToken(ctx context.Context, raw string, domains []string) (*proxy.Identity, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	refuse := func(err error) error {
+		if _, is := errors.AsType[unavailable](err); is {
+			return status.Error(codes.Unavailable, err.Error())
+		}
+		return status.Error(codes.Unauthenticated, "the token is not accepted: "+err.Error())
+	}
+	name, err := issuerOf(raw)
+	if err != nil {
+		return nil, refuse(err)
+	}
+	i := a.issuers[name]
+	if i == nil {
+		return nil, refuse(fmt.Errorf("its issuer %.200q is not one of the mesh", name))
+	}
+	token, err := i.verify(ctx, raw)
+	if err != nil {
+		return nil, refuse(err)
+	}
+	if !slices.ContainsFunc(token.Audience, func(to string) bool { return slices.Contains(a.cfg.Audiences, to) }) {
+		return nil, refuse(fmt.Errorf("its audience is %.200q, and not %s", token.Audience, strings.Join(a.cfg.Audiences, " or ")))
+	}
+	var c claims
+	if err := token.Claims(&c); err != nil {
+		return nil, refuse(fmt.Errorf("its claims cannot be read: %w", err))
+	}
+	id, err := c.identity(token.Subject, domains)
+	if err != nil {
+		return nil, refuse(err)
+	}
+	return id, nil
+}
+
+// bearer returns the token of the first header that has one.
+func bearer(headers []string) string {
+	for _, h := range headers {
+		if scheme, token, found := strings.Cut(h, " "); found && strings.EqualFold(scheme, "Bearer") {
+			return strings.TrimSpace(token)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,356 @@
+package authn
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+)
+
+const issuerURL = "https://issuer.example"
+
+var domains = []string{"cluster.local", "old.example"}
+
+// rig signs tokens with a key, whose public half is in a file.
+type rig struct {
+	*testing.T
+	key  *ecdsa.PrivateKey
+	file string
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{T: t, file: filepath.Join(t.TempDir(), "keys")}
+	r.rotate()
+	return r
+}
+
+// rotate makes a new key, and writes it to the file as JWKS.
+func (r *rig) rotate() {
+	r.Helper()
+	r.key = newKey(r.T)
+	r.write(keySet(r.T, r.key.Public()))
+}
+
+func (r *rig) write(text []byte) {
+	r.Helper()
+	if err := os.WriteFile(r.file, text, 0o600); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func keySet(t *testing.T, keys ...crypto.PublicKey) []byte {
+	t.Helper()
+	var set jose.JSONWebKeySet
+	for _, key := range keys {
+		set.Keys = append(set.Keys, jose.JSONWebKey{Key: key})
+	}
+	text, err := json.Marshal(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func (r *rig) authenticator(change ...func(*Config)) *Authenticator {
+	r.Helper()
+	cfg := Config{Issuers: []Issuer{{URL: issuerURL, Keys: r.file}}, Required: true}
+	for _, f := range change {
+		f(&cfg)
+	}
+	a, err := New(cfg)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return a
+}
+
+// claimsOf returns the claims of a good token, with changes; a nil value removes one.
+func claimsOf(changes map[string]any) map[string]any {
+	all := map[string]any{
+		"iss": issuerURL, "aud": []string{"istio-ca"}, "sub": "system:serviceaccount:shop:web", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix(),
+		"kubernetes.io": map[string]any{"namespace": "shop", "serviceaccount": map[string]any{"name": "web"}},
+	}
+	for name, value := range changes {
+		if all[name] = value; value == nil {
+			delete(all, name)
+		}
+	}
+	return all
+}
+
+func sign(t *testing.T, key any, alg jose.SignatureAlgorithm, claims map[string]any) string {
+	t.Helper()
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: key}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := jwt.Signed(signer).Claims(claims).Serialize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func withToken(token string) downstream.Credentials {
+	return downstream.Credentials{Secure: true, Authorization: []string{"Bearer " + token}}
+}
+
+func TestATokenSaysWhoAClientIs(t *testing.T) {
+	r := newRig(t)
+	a := r.authenticator()
+	for name, tc := range map[string]struct {
+		changes map[string]any
+		want    proxy.Identity
+	}{
+		"a service account":         {nil, proxy.Identity{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "web"}},
+		"without Kubernetes' claim": {map[string]any{"kubernetes.io": nil}, proxy.Identity{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "web"}},
+		"one of several audiences":  {map[string]any{"aud": []string{"x", "istio-ca"}}, proxy.Identity{TrustDomain: "cluster.local", Namespace: "shop", ServiceAccount: "web"}},
+		"a SPIFFE ID":               {map[string]any{"sub": "spiffe://old.example/ns/vm/sa/db"}, proxy.Identity{TrustDomain: "old.example", Namespace: "vm", ServiceAccount: "db"}},
+		// Whether its trust domain is one of the mesh is checked where the identity is used.
+		"a SPIFFE ID of another domain": {map[string]any{"sub": "spiffe://evil.example/ns/vm/sa/db"}, proxy.Identity{TrustDomain: "evil.example", Namespace: "vm", ServiceAccount: "db"}},
+	} {
+		id, err := a.Identify(t.Context(), withToken(sign(t, r.key, jose.ES256, claimsOf(tc.changes))), domains)
+		if err != nil || *id != tc.want {
+			t.Errorf("%s: %+v, %v", name, id, err)
+		}
+	}
+}
+
+// What an attacker may try. Each error says why, and none contains the token.
+func TestATokenIsRefused(t *testing.T) {
+	r := newRig(t)
+	a := r.authenticator()
+	good := sign(t, r.key, jose.ES256, claimsOf(nil))
+	parts := strings.Split(good, ".")
+	encode := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+	public, err := x509.MarshalPKIXPublicKey(r.key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := func(name string, value any) string {
+		return sign(t, r.key, jose.ES256, claimsOf(map[string]any{name: value}))
+	}
+	admin, err := json.Marshal(claimsOf(map[string]any{"sub": "system:serviceaccount:kube-system:admin"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct{ token, why string }{
+		"of another issuer":       {changed("iss", "https://evil.example"), `its issuer "https://evil.example" is not one of the mesh`},
+		"without an issuer":       {changed("iss", nil), `its issuer "" is not one of the mesh`},
+		"signed by somebody else": {sign(t, newKey(t), jose.ES256, claimsOf(nil)), "failed to verify"},
+		"with other claims":       {parts[0] + "." + encode(string(admin)) + "." + parts[2], "failed to verify"},
+		"without a signature":     {parts[0] + "." + parts[1] + ".", "failed to verify"},
+		"of the algorithm none":   {encode(`{"alg":"none"}`) + "." + parts[1] + ".", "malformed"},
+		"symmetric, with our key": {sign(t, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), jose.HS256, claimsOf(nil)), "malformed"},
+		"expired":                 {changed("exp", time.Now().Add(-time.Hour).Unix()), "token is expired"},
+		"that never expires":      {changed("exp", nil), "token is expired"},
+		"not yet valid":           {changed("nbf", time.Now().Add(time.Hour).Unix()), "nbf"},
+		"for somebody else":       {changed("aud", []string{"https://kubernetes.default.svc"}), "its audience is"},
+		"for nobody":              {changed("aud", nil), "its audience is"},
+		"of a person":             {changed("sub", "alice"), `its subject "alice" is neither`},
+		"of a path":               {changed("sub", "system:serviceaccount:a/sa/b:c"), "is neither"},
+		"of an empty namespace":   {changed("sub", "system:serviceaccount::c"), "is neither"},
+		"of a third part":         {changed("sub", "system:serviceaccount:a:b:c"), "is neither"},
+		"of a SPIFFE ID of SPIRE": {changed("sub", "spiffe://cluster.local/web"), "and not spiffe://TRUSTDOMAIN/ns/NAMESPACE/sa/ACCOUNT"},
+		"of a broken SPIFFE ID":   {changed("sub", "spiffe://cluster.local/../ns/a/sa/b"), "its subject"},
+		"of two service accounts": {changed("kubernetes.io", map[string]any{"namespace": "kube-system", "serviceaccount": map[string]any{"name": "admin"}}), `and its claims are of the service account "admin"`},
+		"that is none":            {"opaque", "it is not a JWT"},
+		"of garbage":              {"a.b.c", "it is not a JWT"},
+		"of too many parts":       {good + ".x", "it is not a JWT"},
+		"that is too long":        {good + strings.Repeat("x", maxToken), "want 16384 or fewer"},
+	} {
+		id, err := a.Identify(t.Context(), withToken(tc.token), domains)
+		if id != nil || status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), tc.why) || strings.Contains(err.Error(), parts[2]) {
+			t.Errorf("%s: %+v, %v, want %q", name, id, err, tc.why)
+		}
+	}
+	// Not over plaintext, where others may have read it, and not in another scheme.
+	plain := withToken(good)
+	plain.Secure = false
+	if id, err := a.Identify(t.Context(), plain, domains); id != nil || err != nil {
+		t.Errorf("over plaintext: %+v, %v", id, err)
+	}
+	for _, header := range []string{good, "Basic " + good, "Bearer"} {
+		c := downstream.Credentials{Secure: true, Authorization: []string{header}}
+		if id, err := a.Identify(t.Context(), c, domains); id != nil || status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "proves it neither") {
+			t.Errorf("the header %.10s: %+v, %v", header, id, err)
+		}
+	}
+	if id, err := r.authenticator(func(c *Config) { c.Required = false }).Identify(t.Context(), downstream.Credentials{Secure: true}, domains); id != nil || err != nil {
+		t.Errorf("nothing, where nothing is required: %+v, %v", id, err)
+	}
+}
+
+// The certificate of the connection is stronger than a token, which others may have.
+func TestACertificateComesBeforeAToken(t *testing.T) {
+	r := newRig(t)
+	c := withToken(sign(t, r.key, jose.ES256, claimsOf(nil)))
+	c.Certificate = &x509.Certificate{URIs: []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/vm/sa/db"}}}
+	if id, err := r.authenticator().Identify(t.Context(), c, domains); err != nil || id.Namespace != "vm" {
+		t.Errorf("%+v, %v", id, err)
+	}
+	// One without a SPIFFE ID says nothing of that.
+	c.Certificate = &x509.Certificate{}
+	if id, err := r.authenticator().Identify(t.Context(), c, domains); err != nil || id.Namespace != "shop" {
+		t.Errorf("%+v, %v", id, err)
+	}
+}
+
+// A file of keys is read again for each token, and its last valid content stays in use.
+func TestKeysOfAFileChange(t *testing.T) {
+	r := newRig(t)
+	a := r.authenticator()
+	code := func() codes.Code {
+		_, err := a.Identify(t.Context(), withToken(sign(t, r.key, jose.ES256, claimsOf(nil))), domains)
+		return status.Code(err)
+	}
+	if got := code(); got != codes.OK {
+		t.Errorf("at first: %s", got)
+	}
+	former := r.key
+	r.rotate()
+	if got := code(); got != codes.OK {
+		t.Errorf("with the new key: %s", got)
+	}
+	if _, err := a.Identify(t.Context(), withToken(sign(t, former, jose.ES256, claimsOf(nil))), domains); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("with the former key: %v", err)
+	}
+	for _, text := range []string{"", "{", "{}", `{"keys":[{"kty":"oct","k":"AAAA"}]}`, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", strings.Repeat(" ", maxKeys+1)} {
+		r.write([]byte(text))
+		if got := code(); got != codes.OK {
+			t.Errorf("with %.30q in the file: %s", text, got)
+		}
+		if _, err := New(Config{Issuers: []Issuer{{URL: issuerURL, Keys: r.file}}}); err == nil {
+			t.Errorf("a start with %.30q in the file is no error", text)
+		}
+	}
+	// PEM, too, and several keys.
+	other, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var both bytes.Buffer
+	for _, key := range []crypto.PublicKey{other.Public(), r.key.Public()} {
+		der, err := x509.MarshalPKIXPublicKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = pem.Encode(&both, &pem.Block{Type: "PUBLIC KEY", Bytes: der})
+	}
+	r.write(both.Bytes())
+	if got := code(); got != codes.OK {
+		t.Errorf("as PEM: %s", got)
+	}
+	if _, err := a.Identify(t.Context(), withToken(sign(t, other, jose.RS256, claimsOf(nil))), domains); err != nil {
+		t.Errorf("the other key: %v", err)
+	}
+}
+
+// Keys are asked for at the issuer's URL, again if a token has an unknown one. An issuer that does not answer is no reason to
+// call a token wrong.
+func TestKeysAreDiscovered(t *testing.T) {
+	r := newRig(t)
+	var down atomic.Bool
+	var keys atomic.Pointer[[]byte]
+	var url string
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		switch {
+		case down.Load():
+			http.Error(w, "away", http.StatusBadGateway)
+		case req.URL.Path == "/keys":
+			_, _ = w.Write(*keys.Load())
+		default:
+			_ = json.NewEncoder(w).Encode(map[string]any{"issuer": url, "jwks_uri": url + "/keys"})
+		}
+	}))
+	t.Cleanup(server.Close)
+	url = server.URL
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	down.Store(true)
+	a, err := New(Config{Issuers: []Issuer{{URL: url, CA: ca}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	identify := func() error {
+		_, err := a.Identify(context.Background(), withToken(sign(t, r.key, jose.ES256, claimsOf(map[string]any{"iss": url}))), domains)
+		return err
+	}
+	first := keySet(t, r.key.Public())
+	keys.Store(&first)
+	if err := identify(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "cannot be had") {
+		t.Errorf("while the issuer is away: %v", err)
+	}
+	down.Store(false)
+	a.issuers[url].failedAt = time.Time{} // the pause between attempts is over
+	if err := identify(); err != nil {
+		t.Errorf("when it is back: %v", err)
+	}
+	down.Store(true)
+	if err := identify(); err != nil {
+		t.Errorf("with known keys, while the issuer is away: %v", err)
+	}
+	r.rotate()
+	if err := identify(); status.Code(err) != codes.Unavailable {
+		t.Errorf("with an unknown key, while the issuer is away: %v", err)
+	}
+	down.Store(false)
+	if err := identify(); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("with a key that the issuer does not have: %v", err)
+	}
+	second := keySet(t, r.key.Public())
+	keys.Store(&second)
+	if err := identify(); err != nil {
+		t.Errorf("with the issuer's new key: %v", err)
+	}
+}
+
+func TestConfigurationIsChecked(t *testing.T) {
+	r := newRig(t)
+	for why, cfg := range map[string]Config{
+		"is named twice":       {Issuers: []Issuer{{URL: "a", Keys: r.file}, {URL: "a", Keys: r.file}}},
+		"want a URL https://":  {Issuers: []Issuer{{URL: "http://issuer.example"}}},
+		"no such file":         {Issuers: []Issuer{{URL: "a", Keys: r.file + "x"}}},
+		"a CA has no effect":   {Issuers: []Issuer{{URL: "a", Keys: r.file, CA: "b"}}},
+		"no such file or dire": {Issuers: []Issuer{{URL: issuerURL, CA: r.file + "x"}}},
+	} {
+		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%v, want %q", err, why)
+		}
+	}
+}

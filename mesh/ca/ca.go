@@ -176,16 +176,16 @@ func (s *Server) create(ctx context.Context, req *pb.IstioCertificateRequest) (*
 			return nil, status.Errorf(codes.InvalidArgument, "%s %.100q is not supported", name, value.GetStringValue())
 		}
 	}
-	key, err := parseRequest(req.GetCsr(), id, domains)
+	key, named, err := parseRequest(req.GetCsr(), *id, domains)
 	if err != nil {
 		s.cfg.Metrics.malformed.Inc()
 		return nil, err
 	}
-	return s.sign(ctx, req, key, id, credentials)
+	return s.sign(ctx, req, key, named, credentials)
 }
 
 // sign signs a key that has been checked.
-func (s *Server) sign(ctx context.Context, req *pb.IstioCertificateRequest, key crypto.PublicKey, id *proxy.Identity, credentials downstream.Credentials) (*pb.IstioCertificateResponse, error) {
+func (s *Server) sign(ctx context.Context, req *pb.IstioCertificateRequest, key crypto.PublicKey, id proxy.Identity, credentials downstream.Credentials) (*pb.IstioCertificateResponse, error) {
 	names := pki.Names{ID: id.ID()}
 	answer, err := s.cfg.Authority.Issue(ctx, pki.Request{Key: publicKey{key}, Names: names, Lifetime: s.lifetime(req.GetValidityDuration())})
 	if err == nil {
@@ -230,16 +230,16 @@ func (s *Server) limiter(id string) *rate.Limiter {
 	return l
 }
 
-// parseRequest returns the public key of a certificate request (PKCS#10 in PEM). The identity may change to another
-// trust domain of the mesh for which the request asks; any other name than the client's own is an error, because its
-// agent would reject the certificate without it.
-func parseRequest(text string, id *proxy.Identity, domains []string) (crypto.PublicKey, error) {
+// parseRequest returns the public key of a certificate request (PKCS#10 in PEM), and the identity for which it is: that of
+// the client, in a trust domain of the mesh for which the request may ask. Any other name is an error, because the
+// client's agent would reject the certificate without it.
+func parseRequest(text string, client proxy.Identity, domains []string) (key crypto.PublicKey, id proxy.Identity, err error) {
 	if len(text) > maxRequest {
-		return nil, status.Errorf(codes.InvalidArgument, "the certificate request has %d bytes: want %d or fewer", len(text), maxRequest)
+		return nil, id, status.Errorf(codes.InvalidArgument, "the certificate request has %d bytes: want %d or fewer", len(text), maxRequest)
 	}
 	block, rest := pem.Decode([]byte(text))
 	if block == nil || !strings.HasSuffix(block.Type, "CERTIFICATE REQUEST") || strings.TrimSpace(string(rest)) != "" {
-		return nil, status.Error(codes.InvalidArgument, "want one certificate request, as PEM")
+		return nil, id, status.Error(codes.InvalidArgument, "want one certificate request, as PEM")
 	}
 	csr, err := x509.ParseCertificateRequest(block.Bytes)
 	if err == nil {
@@ -249,22 +249,21 @@ func parseRequest(text string, id *proxy.Identity, domains []string) (crypto.Pub
 		err = pki.CheckPublicKey(csr.PublicKey)
 	}
 	if err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "the certificate request: %v", err)
+		return nil, id, status.Errorf(codes.InvalidArgument, "the certificate request: %v", err)
 	}
 	if len(csr.DNSNames) > 0 || len(csr.IPAddresses) > 0 || len(csr.EmailAddresses) > 0 || len(csr.URIs) > 1 {
-		return nil, status.Errorf(codes.PermissionDenied, "the certificate request asks for more names than the SPIFFE ID %s", id.ID())
+		return nil, id, status.Errorf(codes.PermissionDenied, "the certificate request asks for more names than the SPIFFE ID %s", client.ID())
 	}
+	id = client
 	for _, uri := range csr.URIs {
-		wanted := *id
 		if slices.Contains(domains, uri.Host) {
-			wanted.TrustDomain = uri.Host
+			id.TrustDomain = uri.Host
 		}
-		if uri.String() != wanted.ID() {
-			return nil, status.Errorf(codes.PermissionDenied, "the certificate request is for %.300q, and the client is %s", uri.String(), id.ID())
+		if uri.String() != id.ID() {
+			return nil, id, status.Errorf(codes.PermissionDenied, "the certificate request is for %.300q, and the client is %s", uri.String(), client.ID())
 		}
-		*id = wanted
 	}
-	return csr.PublicKey, nil
+	return csr.PublicKey, id, nil
 }
 
 // publicKey is the key of a request, of which nobody here has the private half.

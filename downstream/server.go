@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -76,6 +77,11 @@ type Config struct {
 	Forward     func(ctx context.Context, method string) (grpc.ClientStream, error)
 	PassThrough []string
 	Register    func(grpc.ServiceRegistrar) // adds further services; may be nil
+	// Admit, if set, returns an error of gRPC for clients that get nothing. Their streams do not count, and nothing is read of
+	// them.
+	Admit func(context.Context, Credentials) error
+	// ConnectionStreams bounds the open calls of one connection; 0 does not.
+	ConnectionStreams uint32
 	// OnConnections, if set, is called with the number of open connections each time that one is
 	// opened or closed; by one goroutine at a time.
 	OnConnections func(open int)
@@ -132,6 +138,7 @@ func New(cfg Config) *Server {
 // listeners at once.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	g := grpc.NewServer(
+		grpc.MaxConcurrentStreams(cmp.Or(s.cfg.ConnectionStreams, math.MaxUint32)),
 		grpc.Creds(newHandshake()),
 		grpc.ForceServerCodecV2(codec.New()),
 		grpc.WriteBufferSize(writeBuffer),
@@ -226,6 +233,11 @@ func (s *Server) Streams() []StreamState {
 
 // serve serves one stream: of all types, or only of typeURL if that is set.
 func (s *Server) serve(g grpc.ServerStream, form xds.Form, typeURL string) error {
+	if s.cfg.Admit != nil {
+		if err := s.cfg.Admit(g.Context(), CredentialsOf(g.Context())); err != nil {
+			return err
+		}
+	}
 	st := &stream{
 		server: s, number: s.number(), form: form, typeURL: typeURL, grpc: g, since: time.Now(),
 		wake: make(chan struct{}, 1), written: make(chan struct{}, 1), logged: make(map[string]bool),

@@ -40,6 +40,13 @@ import (
 // syncPoll is how often Run looks whether the configuration has synced.
 const syncPoll = 10 * time.Millisecond
 
+// What a client may cost before it has proved who it is: the size of a message in bytes, of which a proxy with 50,000
+// resources sends half, and the calls of one connection, of which a proxy needs a few.
+const (
+	maxMessage = 16 << 20
+	maxCalls   = 100
+)
+
 // Config configures an Environment.
 type Config struct {
 	// Version is the version of holdfast-mesh.
@@ -102,6 +109,7 @@ func New(cfg Config) (*Environment, error) {
 		return nil, err
 	}
 	e := &Environment{cfg: cfg, config: dir.New(cfg.Dir, cfg.Log), metrics: prometheus.NewRegistry()}
+	cfg.Authn.Log = cfg.Log
 	cfg.Authn.Required = cfg.CA != "" || len(cfg.Authn.Issuers) > 0
 	var err error
 	if e.authn, err = authn.New(cfg.Authn); err != nil {
@@ -179,7 +187,10 @@ func (e *Environment) assemble() {
 		e.config.RegisterHandler(kind, e.server.ConfigChanged)
 	}
 	e.config.RegisterHandler(config.Namespace, e.namespaceChanged)
-	xds := downstream.Config{State: e.server, Observer: metrics, Identifier: "holdfast-mesh/" + e.cfg.Version, Log: e.cfg.Log}
+	xds := downstream.Config{
+		State: e.server, Observer: metrics, Identifier: "holdfast-mesh/" + e.cfg.Version, Log: e.cfg.Log,
+		Admit: e.server.Admit, MaxMessage: maxMessage, ConnectionStreams: maxCalls,
+	}
 	if e.ca != nil {
 		xds.Register = e.ca.Register
 	}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -109,15 +110,25 @@ func (f *serveFlags) readIssuers() error {
 		if at < 1 || at == len(pair)-1 {
 			return fmt.Errorf("--token-keys %q: want URL=FILE", pair)
 		}
+		if files[pair[:at]] != "" {
+			return fmt.Errorf("--token-keys %s: given twice", pair[:at])
+		}
 		files[pair[:at]] = pair[at+1:]
 	}
+	asked := false
 	for _, url := range f.issuers {
 		i := authn.Issuer{URL: url, Keys: files[url]}
 		if i.Keys == "" {
-			i.CA = f.tokenCA
+			i.CA, asked = f.tokenCA, true
 		}
 		f.cfg.Authn.Issuers = append(f.cfg.Authn.Issuers, i)
 		delete(files, url)
+	}
+	switch {
+	case f.tokenCA != "" && !asked:
+		return errors.New("--token-ca: there is no --token-issuer that is asked for its keys")
+	case slices.Contains(f.cfg.Authn.Audiences, ""):
+		return errors.New("--token-audience: it is empty")
 	}
 	for url := range files {
 		return fmt.Errorf("--token-keys %s: there is no --token-issuer of this URL", url)

@@ -7,9 +7,11 @@
 package authn
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -35,6 +37,7 @@ type Config struct {
 	Audiences []string
 	// Required rejects clients of encrypted connections that prove nothing.
 	Required bool
+	Log      *slog.Logger // may be nil
 }
 
 // Authenticator says who clients are. Create one with New.
@@ -48,12 +51,13 @@ func New(cfg Config) (*Authenticator, error) {
 	if len(cfg.Audiences) == 0 {
 		cfg.Audiences = []string{DefaultAudience}
 	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	a := &Authenticator{cfg: cfg, issuers: make(map[string]*issuer)}
 	for _, from := range cfg.Issuers {
 		if a.issuers[from.URL] != nil {
 			return nil, fmt.Errorf("the issuer %s is named twice", from.URL)
 		}
-		i, err := newIssuer(from)
+		i, err := newIssuer(from, cfg.Log)
 		if err != nil {
 			return nil, fmt.Errorf("issuer %s: %w", from.URL, err)
 		}
@@ -70,6 +74,13 @@ func (a *Authenticator) Identify(ctx context.Context, c downstream.Credentials, 
 		return nil, nil // whoever listens could use the token
 	}
 	id, err := proxy.IdentityOf(c.Certificate)
+	switch {
+	case err != nil:
+	case id != nil && c.Certificate.IsCA:
+		err = errors.New("the client certificate is that of an authority")
+	case id != nil && time.Now().After(c.Certificate.NotAfter): // the connection may be older
+		err = errors.New("the client certificate has expired")
+	}
 	if err != nil {
 		return nil, status.Error(codes.Unauthenticated, err.Error())
 	}
@@ -79,8 +90,8 @@ func (a *Authenticator) Identify(ctx context.Context, c downstream.Credentials, 
 	if raw := bearer(c.Authorization); raw != "" && len(a.issuers) > 0 {
 		return a.identifyToken(ctx, raw, domains)
 	}
-	if a.cfg.Required && c.Certificate == nil {
-		return nil, status.Error(codes.Unauthenticated, "the client says who it is, and proves it neither with a certificate nor with a token: "+
+	if a.cfg.Required {
+		return nil, status.Error(codes.Unauthenticated, "the client says who it is, and proves it neither with a certificate that has a SPIFFE ID nor with a token: "+
 			"give the agent --upstream-cert and --upstream-key, or --upstream-token-file")
 	}
 	return nil, nil
@@ -90,8 +101,8 @@ func (a *Authenticator) identifyToken(ctx context.Context, raw string, domains [
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	refuse := func(err error) error {
-		if _, is := errors.AsType[unavailable](err); is {
-			return status.Error(codes.Unavailable, err.Error())
+		if errors.Is(err, errKeys) {
+			return status.Error(codes.Unavailable, errKeys.Error())
 		}
 		return status.Error(codes.Unauthenticated, "the token is not accepted: "+err.Error())
 	}

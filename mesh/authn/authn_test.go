@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto"
+	"crypto/ecdh"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -163,34 +164,56 @@ func TestATokenIsRefused(t *testing.T) {
 	changed := func(name string, value any) string {
 		return sign(t, r.key, jose.ES256, claimsOf(map[string]any{name: value}))
 	}
+	doubled := func(more string) string {
+		signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: r.key}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		claims, err := json.Marshal(claimsOf(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		signed, err := signer.Sign(append(claims[:len(claims)-1], more...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := signed.CompactSerialize()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
 	admin, err := json.Marshal(claimsOf(map[string]any{"sub": "system:serviceaccount:kube-system:admin"}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct{ token, why string }{
-		"of another issuer":       {changed("iss", "https://evil.example"), `its issuer "https://evil.example" is not one of the mesh`},
-		"without an issuer":       {changed("iss", nil), `its issuer "" is not one of the mesh`},
-		"signed by somebody else": {sign(t, newKey(t), jose.ES256, claimsOf(nil)), "failed to verify"},
-		"with other claims":       {parts[0] + "." + encode(string(admin)) + "." + parts[2], "failed to verify"},
-		"without a signature":     {parts[0] + "." + parts[1] + ".", "failed to verify"},
-		"of the algorithm none":   {encode(`{"alg":"none"}`) + "." + parts[1] + ".", "malformed"},
-		"symmetric, with our key": {sign(t, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), jose.HS256, claimsOf(nil)), "malformed"},
-		"expired":                 {changed("exp", time.Now().Add(-time.Hour).Unix()), "token is expired"},
-		"that never expires":      {changed("exp", nil), "token is expired"},
-		"not yet valid":           {changed("nbf", time.Now().Add(time.Hour).Unix()), "nbf"},
-		"for somebody else":       {changed("aud", []string{"https://kubernetes.default.svc"}), "its audience is"},
-		"for nobody":              {changed("aud", nil), "its audience is"},
-		"of a person":             {changed("sub", "alice"), `its subject "alice" is neither`},
-		"of a path":               {changed("sub", "system:serviceaccount:a/sa/b:c"), "is neither"},
-		"of an empty namespace":   {changed("sub", "system:serviceaccount::c"), "is neither"},
-		"of a third part":         {changed("sub", "system:serviceaccount:a:b:c"), "is neither"},
-		"of a SPIFFE ID of SPIRE": {changed("sub", "spiffe://cluster.local/web"), "and not spiffe://TRUSTDOMAIN/ns/NAMESPACE/sa/ACCOUNT"},
-		"of a broken SPIFFE ID":   {changed("sub", "spiffe://cluster.local/../ns/a/sa/b"), "its subject"},
-		"of two service accounts": {changed("kubernetes.io", map[string]any{"namespace": "kube-system", "serviceaccount": map[string]any{"name": "admin"}}), `and its claims are of the service account "admin"`},
-		"that is none":            {"opaque", "it is not a JWT"},
-		"of garbage":              {"a.b.c", "it is not a JWT"},
-		"of too many parts":       {good + ".x", "it is not a JWT"},
-		"that is too long":        {good + strings.Repeat("x", maxToken), "want 16384 or fewer"},
+		"of another issuer":         {changed("iss", "https://evil.example"), `its issuer "https://evil.example" is not one of the mesh`},
+		"without an issuer":         {changed("iss", nil), `its issuer "" is not one of the mesh`},
+		"signed by somebody else":   {sign(t, newKey(t), jose.ES256, claimsOf(nil)), "no key of the issuer verifies its signature"},
+		"with other claims":         {parts[0] + "." + encode(string(admin)) + "." + parts[2], "no key of the issuer verifies its signature"},
+		"without a signature":       {parts[0] + "." + parts[1] + ".", "no key of the issuer verifies its signature"},
+		"with a claim twice":        {doubled(`,"SUB":"system:serviceaccount:kube-system:admin"}`), `it has the claim "SUB" twice`},
+		"with an expiry twice":      {doubled(`,"Exp":9999999999}`), `it has the claim "Exp" twice`},
+		"with a nested claim twice": {doubled(`,"kubernetes":[{"a":1,"A":2}]}`), `it has the claim "A" twice`},
+		"of the algorithm none":     {encode(`{"alg":"none"}`) + "." + parts[1] + ".", "malformed"},
+		"symmetric, with our key":   {sign(t, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), jose.HS256, claimsOf(nil)), "malformed"},
+		"expired":                   {changed("exp", time.Now().Add(-time.Hour).Unix()), "token is expired"},
+		"that never expires":        {changed("exp", nil), "token is expired"},
+		"not yet valid":             {changed("nbf", time.Now().Add(time.Hour).Unix()), "nbf"},
+		"for somebody else":         {changed("aud", []string{"https://kubernetes.default.svc"}), "its audience is"},
+		"for nobody":                {changed("aud", nil), "its audience is"},
+		"of a person":               {changed("sub", "alice"), `its subject "alice" is neither`},
+		"of a path":                 {changed("sub", "system:serviceaccount:a/sa/b:c"), "is neither"},
+		"of an empty namespace":     {changed("sub", "system:serviceaccount::c"), "is neither"},
+		"of a third part":           {changed("sub", "system:serviceaccount:a:b:c"), "is neither"},
+		"of a SPIFFE ID of SPIRE":   {changed("sub", "spiffe://cluster.local/web"), "and not spiffe://TRUSTDOMAIN/ns/NAMESPACE/sa/ACCOUNT"},
+		"of a broken SPIFFE ID":     {changed("sub", "spiffe://cluster.local/../ns/a/sa/b"), "its subject"},
+		"of two service accounts":   {changed("kubernetes.io", map[string]any{"namespace": "kube-system", "serviceaccount": map[string]any{"name": "admin"}}), `and its claims are of the service account "admin"`},
+		"that is none":              {"opaque", "it is not a JWT"},
+		"of garbage":                {"a.b.c", "it is not a JWT"},
+		"of too many parts":         {good + ".x", "it is not a JWT"},
+		"that is too long":          {good + strings.Repeat("x", maxToken), "want 16384 or fewer"},
 	} {
 		id, err := a.Identify(t.Context(), withToken(tc.token), domains)
 		if id != nil || status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), tc.why) || strings.Contains(err.Error(), parts[2]) {
@@ -209,6 +232,16 @@ func TestATokenIsRefused(t *testing.T) {
 			t.Errorf("the header %.10s: %+v, %v", header, id, err)
 		}
 	}
+	// A certificate without a SPIFFE ID is a certificate of somebody, and of nobody in the mesh.
+	for name, cert := range map[string]*x509.Certificate{
+		"without a SPIFFE ID": {DNSNames: []string{"www.example.com"}},
+		"of an authority":     {URIs: []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/vm/sa/db"}}, IsCA: true, NotAfter: time.Now().Add(time.Hour)},
+		"that has expired":    {URIs: []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/vm/sa/db"}}, NotAfter: time.Now().Add(-time.Second)},
+	} {
+		if id, err := a.Identify(t.Context(), downstream.Credentials{Secure: true, Certificate: cert}, domains); id != nil || status.Code(err) != codes.Unauthenticated {
+			t.Errorf("a certificate %s: %+v, %v", name, id, err)
+		}
+	}
 	if id, err := r.authenticator(func(c *Config) { c.Required = false }).Identify(t.Context(), downstream.Credentials{Secure: true}, domains); id != nil || err != nil {
 		t.Errorf("nothing, where nothing is required: %+v, %v", id, err)
 	}
@@ -218,7 +251,7 @@ func TestATokenIsRefused(t *testing.T) {
 func TestACertificateComesBeforeAToken(t *testing.T) {
 	r := newRig(t)
 	c := withToken(sign(t, r.key, jose.ES256, claimsOf(nil)))
-	c.Certificate = &x509.Certificate{URIs: []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/vm/sa/db"}}}
+	c.Certificate = &x509.Certificate{URIs: []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/vm/sa/db"}}, NotAfter: time.Now().Add(time.Hour)}
 	if id, err := r.authenticator().Identify(t.Context(), c, domains); err != nil || id.Namespace != "vm" {
 		t.Errorf("%+v, %v", id, err)
 	}
@@ -263,7 +296,11 @@ func TestKeysOfAFileChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	var both bytes.Buffer
-	for _, key := range []crypto.PublicKey{other.Public(), r.key.Public()} {
+	foreign, err := ecdh.X25519().GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []crypto.PublicKey{foreign.Public(), other.Public(), r.key.Public()} {
 		der, err := x509.MarshalPKIXPublicKey(key)
 		if err != nil {
 			t.Fatal(err)
@@ -279,64 +316,128 @@ func TestKeysOfAFileChange(t *testing.T) {
 	}
 }
 
-// Keys are asked for at the issuer's URL, again if a token has an unknown one. An issuer that does not answer is no reason to
-// call a token wrong.
-func TestKeysAreDiscovered(t *testing.T) {
-	r := newRig(t)
-	var down atomic.Bool
-	var keys atomic.Pointer[[]byte]
-	var url string
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		switch {
-		case down.Load():
-			http.Error(w, "away", http.StatusBadGateway)
+// published is an issuer that publishes its keys.
+type published struct {
+	*httptest.Server
+	down    atomic.Bool
+	keys    atomic.Pointer[[]byte]
+	asked   atomic.Int64
+	address atomic.Pointer[string] // of the keys; nil means its own
+	ca      string
+}
+
+func publish(t *testing.T, keys []byte) *published {
+	t.Helper()
+	p := &published{ca: filepath.Join(t.TempDir(), "ca.pem")}
+	p.keys.Store(&keys)
+	p.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		switch p.asked.Add(1); {
+		case p.down.Load():
+			http.Error(w, strings.Repeat("internal detail ", 1000), http.StatusBadGateway)
 		case req.URL.Path == "/keys":
-			_, _ = w.Write(*keys.Load())
+			_, _ = w.Write(*p.keys.Load())
+		case req.URL.Path == "/plaintext":
+			http.Redirect(w, req, "http://127.0.0.1/keys", http.StatusFound)
 		default:
-			_ = json.NewEncoder(w).Encode(map[string]any{"issuer": url, "jwks_uri": url + "/keys"})
+			at := p.URL + "/keys"
+			if other := p.address.Load(); other != nil {
+				at = *other
+			}
+			_ = json.NewEncoder(w).Encode(map[string]any{"issuer": p.URL, "jwks_uri": at})
 		}
 	}))
-	t.Cleanup(server.Close)
-	url = server.URL
-	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+	t.Cleanup(p.Close)
+	if err := os.WriteFile(p.ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.Certificate().Raw}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	down.Store(true)
-	a, err := New(Config{Issuers: []Issuer{{URL: url, CA: ca}}})
+	return p
+}
+
+// later lets the pauses between attempts be over.
+func later(a *Authenticator, url string) {
+	k := a.issuers[url].remote
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.attempted = time.Time{}
+}
+
+// Keys are asked for at the issuer's URL, again if a token has an unknown one. An issuer that does not answer is no reason to
+// call a token wrong, and what it answers is not shown to clients.
+func TestKeysAreDiscovered(t *testing.T) {
+	r := newRig(t)
+	from := publish(t, keySet(t, r.key.Public()))
+	a, err := New(Config{Issuers: []Issuer{{URL: from.URL, CA: from.ca}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	identify := func() error {
-		_, err := a.Identify(context.Background(), withToken(sign(t, r.key, jose.ES256, claimsOf(map[string]any{"iss": url}))), domains)
+		_, err := a.Identify(context.Background(), withToken(sign(t, r.key, jose.ES256, claimsOf(map[string]any{"iss": from.URL}))), domains)
 		return err
 	}
-	first := keySet(t, r.key.Public())
-	keys.Store(&first)
-	if err := identify(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "cannot be had") {
+	from.down.Store(true)
+	if err := identify(); status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "detail") {
 		t.Errorf("while the issuer is away: %v", err)
 	}
-	down.Store(false)
-	a.issuers[url].failedAt = time.Time{} // the pause between attempts is over
+	from.down.Store(false)
+	later(a, from.URL)
 	if err := identify(); err != nil {
 		t.Errorf("when it is back: %v", err)
 	}
-	down.Store(true)
+	from.down.Store(true)
 	if err := identify(); err != nil {
 		t.Errorf("with known keys, while the issuer is away: %v", err)
 	}
 	r.rotate()
+	later(a, from.URL)
 	if err := identify(); status.Code(err) != codes.Unavailable {
 		t.Errorf("with an unknown key, while the issuer is away: %v", err)
 	}
-	down.Store(false)
+	from.down.Store(false)
+	later(a, from.URL)
 	if err := identify(); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("with a key that the issuer does not have: %v", err)
 	}
 	second := keySet(t, r.key.Public())
-	keys.Store(&second)
+	from.keys.Store(&second)
+	later(a, from.URL)
 	if err := identify(); err != nil {
 		t.Errorf("with the issuer's new key: %v", err)
+	}
+	for _, address := range []string{"http://127.0.0.1/keys", from.URL + "/plaintext"} {
+		from.address.Store(&address)
+		r.rotate()
+		later(a, from.URL)
+		if err := identify(); status.Code(err) != codes.Unavailable {
+			t.Errorf("with keys at %s: %v", address, err)
+		}
+	}
+}
+
+// Whoever sends tokens that nobody has signed, or goes away, keeps nobody else from being identified, and the issuer from
+// nothing.
+func TestStrangersDoNotKeepTheIssuerBusy(t *testing.T) {
+	r := newRig(t)
+	from := publish(t, keySet(t, r.key.Public()))
+	a, err := New(Config{Issuers: []Issuer{{URL: from.URL, CA: from.ca}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := withToken(sign(t, r.key, jose.ES256, claimsOf(map[string]any{"iss": from.URL})))
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, _ = a.Identify(gone, good, domains) // the keys are asked for nevertheless
+	if id, err := a.Identify(context.Background(), good, domains); err != nil || id.Namespace != "shop" {
+		t.Errorf("after somebody went away: %+v, %v", id, err)
+	}
+	asked := from.asked.Load()
+	forged := withToken(sign(t, newKey(t), jose.ES256, claimsOf(map[string]any{"iss": from.URL})))
+	for range 50 {
+		if _, err := a.Identify(context.Background(), forged, domains); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("a forged token: %v", err)
+		}
+	}
+	if n := from.asked.Load() - asked; n > 2 {
+		t.Errorf("50 forged tokens made %d requests to the issuer", n)
 	}
 }
 

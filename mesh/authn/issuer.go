@@ -12,12 +12,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/go-jose/go-jose/v4"
@@ -31,11 +31,8 @@ const (
 	maxKeys  = 1 << 20 // bytes of a file, or of an answer of the issuer
 )
 
-// retryAfter is how long a failed discovery is not repeated.
-const retryAfter = time.Second
-
 // algorithms are the signatures of tokens that are accepted: asymmetric ones only.
-var algorithms = []string{oidc.RS256, oidc.RS384, oidc.RS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.EdDSA}
+var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.ES256, jose.ES384, jose.ES512, jose.PS256, jose.PS384, jose.PS512, jose.EdDSA}
 
 // Issuer issues tokens.
 type Issuer struct {
@@ -48,25 +45,30 @@ type Issuer struct {
 	CA string
 }
 
-// issuer verifies tokens of an Issuer.
+// issuer verifies tokens of an Issuer. It implements oidc.KeySet for keys in a file.
 type issuer struct {
 	Issuer
-	client *http.Client
+	log      *slog.Logger
+	verifier *oidc.IDTokenVerifier
+	remote   *remoteKeys // nil for keys in a file
 
-	mu        sync.Mutex
-	verifier  *oidc.IDTokenVerifier // of discovered keys
-	failed    error                 // of the last discovery
-	failedAt  time.Time
-	lastKeys  []crypto.PublicKey // of the file
-	lastBytes []byte
+	mu    sync.Mutex
+	keys  []jose.JSONWebKey // of the file
+	bytes []byte            // that it had
+	fault string            // why it was not read last; "" if it was
 }
 
-func newIssuer(from Issuer) (*issuer, error) {
-	i := &issuer{Issuer: from}
+func newIssuer(from Issuer, log *slog.Logger) (*issuer, error) {
+	i := &issuer{Issuer: from, log: log}
+	config := &oidc.Config{SkipClientIDCheck: true}
+	for _, alg := range algorithms {
+		config.SupportedSigningAlgs = append(config.SupportedSigningAlgs, string(alg))
+	}
 	if from.Keys != "" {
 		if from.CA != "" {
 			return nil, errors.New("its keys are in a file: a CA has no effect")
 		}
+		i.verifier = oidc.NewVerifier(from.URL, i, config)
 		return i, i.readKeys()
 	}
 	u, err := url.Parse(from.URL)
@@ -81,66 +83,46 @@ func newIssuer(from Issuer) (*issuer, error) {
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
-	i.client = &http.Client{Transport: limited{transport}, Timeout: timeout}
+	i.remote = &remoteKeys{
+		issuer: from.URL, client: &http.Client{Transport: transport, Timeout: timeout, CheckRedirect: onlyTLS},
+		failed: func(err error) {
+			log.Warn("the keys of an issuer of tokens cannot be had", "issuer", from.URL, "err", err)
+		},
+	}
+	i.verifier = oidc.NewVerifier(from.URL, i.remote, config)
 	return i, nil
 }
 
-// limited bounds the answers of an issuer.
-type limited struct{ http.RoundTripper }
-
-func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := l.RoundTripper.RoundTrip(r)
-	if err == nil {
-		resp.Body = struct {
-			io.Reader
-			io.Closer
-		}{io.LimitReader(resp.Body, maxKeys), resp.Body}
-	}
-	return resp, err
-}
-
-// unavailable is an error that says nothing of the token.
-type unavailable struct{ error }
-
-func (u unavailable) Unwrap() error { return u.error }
-
 // verify returns a token whose signature, issuer and times are right. Errors do not contain it.
 func (i *issuer) verify(ctx context.Context, raw string) (*oidc.IDToken, error) {
-	verifier, err := i.verifierNow(ctx)
-	if err != nil {
-		return nil, unavailable{fmt.Errorf("the keys of the issuer %s cannot be had: %w", i.URL, err)}
-	}
-	token, err := verifier.Verify(ctx, raw)
-	if err == nil {
+	token, err := i.verifier.Verify(ctx, raw)
+	switch {
+	case err == nil:
 		return token, nil
+	case strings.Contains(err.Error(), errKeys.Error()): // go-oidc does not wrap it
+		return nil, errKeys
 	}
-	if ctx.Err() != nil || strings.Contains(err.Error(), "fetching keys") { // go-oidc has no error of its own for it
-		return nil, unavailable{fmt.Errorf("the keys of the issuer %s cannot be had: %w", i.URL, err)}
-	}
-	return nil, errors.New(strings.TrimPrefix(err.Error(), "oidc: "))
+	return nil, errors.New(strings.TrimPrefix(strings.TrimPrefix(err.Error(), "oidc: "), "failed to verify signature: "))
 }
 
-func (i *issuer) verifierNow(ctx context.Context) (*oidc.IDTokenVerifier, error) {
-	config := &oidc.Config{SkipClientIDCheck: true, SupportedSigningAlgs: algorithms}
+// VerifySignature returns the payload of a token that a key of the file has signed.
+func (i *issuer) VerifySignature(_ context.Context, raw string) ([]byte, error) {
 	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.Keys != "" {
-		_ = i.readKeys() // the last ones stay in use
-		return oidc.NewVerifier(i.URL, &oidc.StaticKeySet{PublicKeys: i.lastKeys}, config), nil
+	fault := ""
+	if err := i.readKeys(); err != nil {
+		fault = err.Error()
 	}
-	if i.verifier != nil {
-		return i.verifier, nil
+	changed := fault != i.fault
+	i.fault = fault
+	keys := i.keys
+	i.mu.Unlock()
+	switch {
+	case changed && fault != "":
+		i.log.Error("the keys of an issuer of tokens cannot be read; the last ones stay in use", "issuer", i.URL, "err", fault)
+	case changed:
+		i.log.Info("the keys of an issuer of tokens can be read again", "issuer", i.URL)
 	}
-	if i.failed != nil && time.Since(i.failedAt) < retryAfter {
-		return nil, i.failed
-	}
-	provider, err := oidc.NewProvider(oidc.ClientContext(ctx, i.client), i.URL)
-	if err != nil {
-		i.failed, i.failedAt = err, time.Now()
-		return nil, err
-	}
-	i.verifier = provider.VerifierContext(oidc.ClientContext(context.WithoutCancel(ctx), i.client), config)
-	return i.verifier, nil
+	return verify(raw, keys)
 }
 
 // readKeys reads the file of keys if it has changed.
@@ -149,18 +131,23 @@ func (i *issuer) readKeys() error {
 	if err != nil {
 		return err
 	}
-	if len(i.lastKeys) > 0 && bytes.Equal(text, i.lastBytes) {
+	if len(i.keys) > 0 && bytes.Equal(text, i.bytes) {
 		return nil
 	}
 	keys, err := parseKeys(text)
 	if err != nil {
 		return fmt.Errorf("%s: %w", i.Keys, err)
 	}
-	i.lastKeys, i.lastBytes = keys, text
+	i.keys, i.bytes = keys, text
 	return nil
 }
 
 func readFile(name string) ([]byte, error) {
+	if info, err := os.Stat(name); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a file", name) // a pipe would never end
+	}
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
@@ -173,28 +160,26 @@ func readFile(name string) ([]byte, error) {
 	return text, err
 }
 
-// parseKeys reads public keys: a JWKS, or PEM.
-func parseKeys(text []byte) (keys []crypto.PublicKey, err error) {
+// parseKeys reads public keys: a JWKS, or PEM. Those with which nobody signs tokens are left out.
+func parseKeys(text []byte) (keys []jose.JSONWebKey, err error) {
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
 		var set jose.JSONWebKeySet
 		if err := json.Unmarshal(text, &set); err != nil {
 			return nil, fmt.Errorf("want a set of keys (JWKS): %w", err)
 		}
-		for _, key := range set.Keys {
-			if public := key.Public(); public.Valid() { // a symmetric key has none
-				keys = append(keys, public.Key)
-			}
-		}
+		keys = usable(set)
 	}
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		key, err := parseBlock(block)
 		if err != nil {
 			return nil, err
 		}
-		keys = append(keys, key)
+		if canVerify(key) {
+			keys = append(keys, jose.JSONWebKey{Key: key})
+		}
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("it has no public key: want a JWKS, or PEM with blocks PUBLIC KEY")
+		return nil, errors.New("it has no public key of RSA, ECDSA or Ed25519: want a JWKS, or PEM with blocks PUBLIC KEY")
 	}
 	return keys, nil
 }
@@ -215,24 +200,75 @@ func parseBlock(block *pem.Block) (crypto.PublicKey, error) {
 	return nil, fmt.Errorf("a PEM block %.40q: want PUBLIC KEY", block.Type)
 }
 
-// issuerOf returns the claim iss of a token that is not verified.
+// issuerOf returns the claim iss of a token that is not verified. Claims of which a reader may take either of two are an
+// error, such as iss and ISS.
 func issuerOf(raw string) (string, error) {
 	if len(raw) > maxToken {
 		return "", fmt.Errorf("it has %d bytes: want %d or fewer", len(raw), maxToken)
 	}
 	parts := strings.Split(raw, ".")
 	if len(parts) != 3 {
-		return "", errors.New("it is not a JWT")
+		return "", errNotJWT
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {
-		return "", errors.New("it is not a JWT")
+		return "", errNotJWT
 	}
-	var c struct {
-		Issuer string `json:"iss"`
+	var claims map[string]json.RawMessage
+	if err := json.Unmarshal(payload, &claims); err != nil {
+		return "", errNotJWT
 	}
-	if err := json.Unmarshal(payload, &c); err != nil {
-		return "", errors.New("it is not a JWT")
+	if err := distinct(payload); err != nil {
+		return "", err
 	}
-	return c.Issuer, nil
+	var issuer string
+	if text, found := claims["iss"]; found && json.Unmarshal(text, &issuer) != nil {
+		return "", errNotJWT
+	}
+	return issuer, nil
+}
+
+var errNotJWT = errors.New("it is not a JWT")
+
+// distinct returns an error if two names of an object, or of one within it, differ by case only, or not at all.
+func distinct(object []byte) error {
+	decoder := json.NewDecoder(bytes.NewReader(object))
+	decoder.UseNumber()
+	type level struct {
+		names map[string]bool // nil in a list
+		name  bool            // the next token is a name
+	}
+	var levels []level
+	for {
+		token, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return errNotJWT
+		}
+		if top := len(levels) - 1; top >= 0 && levels[top].names != nil && levels[top].name {
+			if name, ok := token.(string); ok {
+				folded := strings.ToLower(name)
+				if levels[top].names[folded] {
+					return fmt.Errorf("it has the claim %.100q twice", name)
+				}
+				levels[top].names[folded], levels[top].name = true, false
+				continue
+			}
+		}
+		switch token {
+		case json.Delim('{'):
+			levels = append(levels, level{names: make(map[string]bool), name: true})
+			continue
+		case json.Delim('['):
+			levels = append(levels, level{})
+			continue
+		case json.Delim('}'), json.Delim(']'):
+			levels = levels[:len(levels)-1]
+		}
+		if top := len(levels) - 1; top >= 0 {
+			levels[top].name = true // a value has ended
+		}
+	}
 }

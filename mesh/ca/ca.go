@@ -87,7 +87,7 @@ type Server struct {
 	rates *lru.Cache[string, *rate.Limiter]
 
 	mu    sync.Mutex
-	roots pki.Roots
+	roots []*x509.Certificate
 }
 
 // New checks the names; it does no I/O.
@@ -109,22 +109,21 @@ func New(cfg Config) (*Server, error) {
 // Register adds the service to a gRPC server.
 func (s *Server) Register(g grpc.ServiceRegistrar) { pb.RegisterIstioCertificateServiceServer(g, s) }
 
-// Roots returns the roots that clients of the mesh may lead to: those of the authority, and those that it had
-// until no certificate can lead to them any more.
+// Roots returns the roots to which certificates of clients may lead: those that the authority names. A former one is trusted
+// no longer than its operator says, who may have a reason.
 func (s *Server) Roots() []*x509.Certificate {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.roots.Certs()
+	return s.roots
 }
 
 // setRoots takes the roots of the authority.
 func (s *Server) setRoots(named []*x509.Certificate) {
 	s.mu.Lock()
-	if former := s.roots.Certs(); len(former) > 0 && !slices.ContainsFunc(named, func(c *x509.Certificate) bool { return slices.ContainsFunc(former, c.Equal) }) {
+	if former := s.roots; len(former) > 0 && !slices.ContainsFunc(named, func(c *x509.Certificate) bool { return slices.ContainsFunc(former, c.Equal) }) {
 		s.cfg.Log.Warn("all roots of the authority were replaced at once: agents do not trust them before they renew their certificates, and handshakes fail until then. Name the former roots, too, in root-cert.pem for the lifetime of a certificate")
 	}
-	s.roots.Set(s.cfg.Now(), named)
-	s.roots.Prune(s.cfg.Now(), s.cfg.MaxLifetime, func(*x509.Certificate) bool { return false })
+	s.roots = named
 	s.mu.Unlock()
 	first := named[0]
 	for _, c := range named {
@@ -196,7 +195,7 @@ func (s *Server) sign(ctx context.Context, req *pb.IstioCertificateRequest, key 
 		return nil, status.Error(codes.Unavailable, "the authority cannot sign now: see the log of the control plane")
 	}
 	leaf, by := answer.Chain[0], "token"
-	if credentials.Certificate != nil {
+	if proved, _ := proxy.IdentityOf(credentials.Certificate); proved != nil {
 		by = "certificate " + credentials.Certificate.SerialNumber.Text(16)
 	}
 	sum := sha256.Sum256(leaf.Raw)
@@ -243,10 +242,10 @@ func parseRequest(text string, client proxy.Identity, domains []string) (key cry
 	}
 	csr, err := x509.ParseCertificateRequest(block.Bytes)
 	if err == nil {
-		err = csr.CheckSignature()
+		err = pki.CheckPublicKey(csr.PublicKey) // before a signature of a key that is too large
 	}
 	if err == nil {
-		err = pki.CheckPublicKey(csr.PublicKey)
+		err = csr.CheckSignature()
 	}
 	if err != nil {
 		return nil, id, status.Errorf(codes.InvalidArgument, "the certificate request: %v", err)
@@ -262,6 +261,9 @@ func parseRequest(text string, client proxy.Identity, domains []string) (key cry
 		if uri.String() != id.ID() {
 			return nil, id, status.Errorf(codes.PermissionDenied, "the certificate request is for %.300q, and the client is %s", uri.String(), client.ID())
 		}
+	}
+	if _, err := pki.TrustDomain(id.ID()); err != nil {
+		return nil, id, status.Errorf(codes.InvalidArgument, "no certificate can have this identity: %.300v", err)
 	}
 	return csr.PublicKey, id, nil
 }
@@ -284,12 +286,12 @@ func peerOf(ctx context.Context) string {
 
 // Parse returns the authority that a flag names: dir:DIR for one in files, dev or dev:DIR for one that is made.
 func Parse(text string, log *slog.Logger) (Authority, error) {
-	kind, dir, _ := strings.Cut(text, ":")
+	kind, dir, named := strings.Cut(text, ":")
 	switch {
 	case kind == "dir" && dir != "":
 		return local.NewDir(dir, time.Now, log)
-	case kind == "dev":
+	case kind == "dev" && (dir != "" || !named):
 		return local.OpenDev(dir, "", time.Now, log)
 	}
-	return nil, fmt.Errorf("%q: want dir:DIR, dev or dev:DIR", text)
+	return nil, fmt.Errorf("%q: want dir:DIR, dev or dev:DIR, with an absolute path such as dir:/etc/cacerts", text)
 }

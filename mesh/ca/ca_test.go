@@ -56,7 +56,7 @@ func newRig(t *testing.T, change ...func(*Config)) *rig {
 	r.check(err)
 	cfg := Config{
 		Authority: dev, Names: []string{"localhost", "127.0.0.1"}, Metrics: NewMetrics(r.registry), Log: slog.New(slog.NewTextHandler(&r.log, nil)),
-		TrustDomains: func() ([]string, error) { return []string{"cluster.local", "old.example"}, nil },
+		TrustDomains: func() ([]string, error) { return []string{"cluster.local", "old.example", "Old.Example"}, nil },
 		Identify: func(_ context.Context, c downstream.Credentials, _ []string) (*proxy.Identity, error) {
 			if id, err := proxy.IdentityOf(c.Certificate); id != nil || err != nil || len(c.Authorization) == 0 {
 				return id, err
@@ -296,6 +296,8 @@ func TestACertificateIsRefused(t *testing.T) {
 		"a DNS name":                    {mine, request(t, key, func(c *x509.CertificateRequest) { c.DNSNames = []string{"istiod.istio-system.svc"} }), codes.PermissionDenied, "more names"},
 		"an address":                    {mine, request(t, key, func(c *x509.CertificateRequest) { c.IPAddresses = []net.IP{net.IPv4(10, 0, 0, 1)} }), codes.PermissionDenied, "more names"},
 		"an e-mail address":             {mine, request(t, key, func(c *x509.CertificateRequest) { c.EmailAddresses = []string{"a@b"} }), codes.PermissionDenied, "more names"},
+		"a trust domain in capitals":    {"Old.Example/shop/web", request(t, key, nil), codes.InvalidArgument, "no certificate can have this identity"},
+		"an identity that is too long":  {"cluster.local/shop/" + strings.Repeat("a", 3000), request(t, key, nil), codes.InvalidArgument, "no certificate can have this identity"},
 		"no request":                    {mine, &pb.IstioCertificateRequest{}, codes.InvalidArgument, "want one certificate request"},
 		"two requests":                  {mine, &pb.IstioCertificateRequest{Csr: good.Csr + good.Csr}, codes.InvalidArgument, "want one certificate request"},
 		"a certificate as a request":    {mine, &pb.IstioCertificateRequest{Csr: strings.ReplaceAll(good.Csr, " REQUEST", "")}, codes.InvalidArgument, "want one certificate request"},
@@ -346,11 +348,11 @@ func TestOneIdentityDoesNotKeepOthersWaiting(t *testing.T) {
 	}
 }
 
-// The former root stays trusted for as long as certificates may lead to it, and the server's own certificate follows.
+// A former root stays trusted for as long as it is named, and the server's own certificate follows the new one.
 func TestARootIsReplaced(t *testing.T) {
 	dir := pkitest.NewVolume(t)
-	publish := func(ca *pkitest.CA) {
-		dir.Publish(t, map[string][]byte{"ca-cert.pem": ca.Pair().ChainPEM(), "ca-key.pem": ca.Pair().KeyPEM(), "root-cert.pem": pki.EncodeCerts(ca.Roots())})
+	publish := func(ca *pkitest.CA, former ...*x509.Certificate) {
+		dir.Publish(t, map[string][]byte{"ca-cert.pem": ca.Pair().ChainPEM(), "ca-key.pem": ca.Pair().KeyPEM(), "root-cert.pem": pki.EncodeCerts(append(ca.Roots(), former...))})
 	}
 	first, second := pkitest.Root(t, "first", time.Now()), pkitest.Root(t, "second", time.Now())
 	publish(first)
@@ -362,19 +364,26 @@ func TestARootIsReplaced(t *testing.T) {
 	key := newKey(t)
 	former, err := r.ask("cluster.local/shop/web", nil, request(t, key, nil))
 	r.check(err)
-	publish(second)
+	publish(second, first.Cert)
 	r.wait(func() bool {
 		pair, err := r.ca.Certificate()
 		return err == nil && pair.Leaf.CheckSignatureFrom(second.Roots()[0]) == nil
 	})
-	if n := len(r.ca.Roots()); n != 2 || !strings.Contains(r.log.String(), "all roots of the authority were replaced at once") {
-		t.Errorf("%d roots are trusted; the log:\n%s", n, &r.log)
-	}
 	// With its former certificate, a client gets one of the new root.
 	resp, err := r.ask("", &tls.Certificate{Certificate: [][]byte{certificate(t, former).Raw}, PrivateKey: key}, request(t, key, nil))
 	r.check(err)
 	if err := certificate(t, resp).CheckSignatureFrom(second.Roots()[0]); err != nil {
 		t.Error(err)
+	}
+	// Its key is known to others: its operator takes the former root away, and nothing leads to it any more.
+	third := pkitest.Root(t, "third", time.Now())
+	publish(third)
+	r.wait(func() bool { return len(r.ca.Roots()) == 1 })
+	if resp, err := r.ask("", &tls.Certificate{Certificate: [][]byte{certificate(t, former).Raw}, PrivateKey: key}, request(t, key, nil)); err == nil {
+		t.Errorf("with a certificate of a root that is gone: %v", resp)
+	}
+	if !strings.Contains(r.log.String(), "all roots of the authority were replaced at once") {
+		t.Errorf("the log does not warn:\n%s", &r.log)
 	}
 }
 
@@ -394,7 +403,7 @@ func TestAnAuthorityIsNamed(t *testing.T) {
 			t.Errorf("%s: %v", good, err)
 		}
 	}
-	for _, bad := range []string{"", "dir:", "/a", "istio:x"} {
+	for _, bad := range []string{"", "dir:", "dev:", "/a", "istio:x"} {
 		if _, err := Parse(bad, log); err == nil || !strings.Contains(err.Error(), "want dir:DIR") {
 			t.Errorf("%s: %v", bad, err)
 		}

@@ -46,7 +46,10 @@ func (s *Server) Certificate() (*tls.Certificate, error) {
 	s.own.mu.Lock()
 	defer s.own.mu.Unlock()
 	if s.own.pair == nil {
-		return nil, errors.New("the authority has not signed a certificate for this server yet")
+		return nil, errors.New("the authority has not signed a certificate for this server yet: see the log")
+	}
+	if s.cfg.Now().After(s.own.pair.Leaf.NotAfter) {
+		return nil, errors.New("the certificate of this server has expired, and the authority signs no other: see the log")
 	}
 	return s.own.pair, nil
 }
@@ -67,7 +70,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	}, func(err error) {
 		if err != nil {
-			s.cfg.Log.Error("the authority cannot be read; its last valid content stays in use", "err", err)
+			s.cfg.Log.Error("the authority cannot be read; its last valid content, if it had any, stays in use", "err", err)
 			return
 		}
 		s.cfg.Log.Info("the authority can be read again")

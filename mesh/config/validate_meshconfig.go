@@ -147,6 +147,9 @@ func (k *checker) trustDomain(at *path, domain string) {
 			return
 		}
 	}
+	if strings.ToLower(domain) != domain || len(domain) > 255 {
+		k.errorf(at, "%.300q is no trust domain of SPIFFE IDs: use small letters, and 255 at most", domain)
+	}
 }
 
 // meshExportTo checks to which namespaces documents are exported that do not say so themselves.

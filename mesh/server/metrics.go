@@ -16,7 +16,7 @@ type Metrics struct {
 	downstream.NoObserver
 	convergence, queueTime, debounceTime, pushTime prometheus.Histogram
 	xdsPushTime, generation                        *prometheus.HistogramVec
-	triggers, rejects, pushes, classes             *prometheus.CounterVec
+	triggers, rejects, pushes, classes, refused    *prometheus.CounterVec
 	proxies, services                              prometheus.Gauge
 	behind                                         func() float64 // set by New
 }
@@ -51,8 +51,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m.classes = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "holdfast_mesh_class_lookups_total", Help: "Requests for the configuration of a class of proxies: hit if it was there, miss if it was generated.",
 	}, []string{"part", "result"})
+	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "holdfast_mesh_clients_refused_total", Help: "Clients that were not served, by gRPC code: they do not prove who they are, or are somebody else.",
+	}, []string{"code"})
 	if registry != nil {
-		registry.MustRegister(m.convergence, m.queueTime, m.debounceTime, m.pushTime, m.triggers, m.rejects, m.proxies, m.services,
+		registry.MustRegister(m.refused, m.convergence, m.queueTime, m.debounceTime, m.pushTime, m.triggers, m.rejects, m.proxies, m.services,
 			m.pushes, m.xdsPushTime, m.generation, m.classes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "holdfast_mesh_proxies_behind", Help: "Connected proxies that have not answered a change yet.",
 			}, func() float64 { return m.behind() }))

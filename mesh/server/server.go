@@ -10,6 +10,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -55,6 +57,7 @@ type Server struct {
 	source  source
 
 	admission admission
+	refusals  rate.Sometimes
 	stopped   chan struct{} // closed when Run has ended
 
 	mu    sync.Mutex
@@ -88,7 +91,7 @@ func New(cfg Config) *Server {
 	cfg.Authn = cmp.Or(cfg.Authn, &authn.Authenticator{})
 	s := &Server{
 		cfg: cfg, started: time.Now(), source: source{cfg.Reader, cfg.Discovery},
-		admission: newAdmission(), stopped: make(chan struct{}),
+		admission: newAdmission(), refusals: rate.Sometimes{First: 10, Interval: time.Second}, stopped: make(chan struct{}),
 		views: make(map[*view]struct{}), requested: make(chan struct{}, 1), queued: make(chan struct{}, 1),
 	}
 	cfg.Metrics.behind = s.behind
@@ -274,6 +277,18 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	return v, nil
 }
 
+// Admit returns an error for clients that do not prove who they are, although they must.
+func (s *Server) Admit(ctx context.Context, c downstream.Credentials) error {
+	domains, err := s.TrustDomains()
+	if err != nil {
+		return err
+	}
+	if _, err := s.cfg.Authn.Identify(ctx, c, domains); err != nil {
+		return s.refuse(status.Code(err), status.Convert(err).Message())
+	}
+	return nil
+}
+
 // authenticate returns the proxy with the identity that its client proves, which may be none.
 func (s *Server) authenticate(who *proxy.Proxy, c downstream.Credentials) (*proxy.Proxy, error) {
 	domains, err := s.TrustDomains()
@@ -282,13 +297,20 @@ func (s *Server) authenticate(who *proxy.Proxy, c downstream.Credentials) (*prox
 	}
 	id, err := s.cfg.Authn.Identify(context.Background(), c, domains)
 	if err != nil {
-		return nil, status.Errorf(status.Code(err), "node %q: %s", who.Node, status.Convert(err).Message())
+		return nil, s.refuse(status.Code(err), fmt.Sprintf("node %.200q: %s", who.Node, status.Convert(err).Message()))
 	}
 	who, err = who.Authenticate(id, domains)
 	if err != nil {
-		return nil, status.Error(codes.PermissionDenied, err.Error())
+		return nil, s.refuse(codes.PermissionDenied, err.Error())
 	}
 	return who, nil
+}
+
+// refuse counts a client that is not served, and logs one of them each second: anybody can make them.
+func (s *Server) refuse(code codes.Code, why string) error {
+	s.cfg.Metrics.refused.WithLabelValues(code.String()).Inc()
+	s.refusals.Do(func() { s.cfg.Log.Warn("a client is refused", "code", code.String(), "err", why) })
+	return status.Error(code, why)
 }
 
 // TrustDomains returns the trust domain of the mesh and its aliases; UNAVAILABLE before the configuration was

@@ -71,6 +71,18 @@ func (d *Dir) use(a *Authority) {
 	d.authority = a
 }
 
+// canSign reports whether the authority in use can sign now.
+func (d *Dir) canSign() bool {
+	d.mu.Lock()
+	a := d.authority
+	d.mu.Unlock()
+	if a == nil {
+		return false
+	}
+	_, err := a.validUntil(d.now())
+	return err == nil
+}
+
 // Run watches the files until ctx ends. It calls roots with what peers must trust whenever the authority
 // changes, and fault with the current problem, or with nil once it is resolved; meanwhile the last valid
 // authority stays in use.
@@ -83,6 +95,9 @@ func (d *Dir) Run(ctx context.Context, roots func([]*x509.Certificate), fault fu
 		a, err := d.parse(c)
 		if err != nil {
 			return fmt.Errorf("authority in %s: %w", d.path, err)
+		}
+		if _, err := a.validUntil(d.now()); err != nil && d.canSign() {
+			return fmt.Errorf("authority in %s: it cannot sign now: %w", d.path, err)
 		}
 		for _, w := range a.Warnings() {
 			d.log.Warn(w, "dir", d.path)

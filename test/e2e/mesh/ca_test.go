@@ -105,7 +105,7 @@ func TestAMeshIssuesItsOwnCertificates(t *testing.T) {
 
 	// Without a token there is neither.
 	w.startAgentWith("--upstream", w.xds, "--upstream-ca", w.path("ca/root-cert.pem"), "--node-id", "client-1", "--node-cluster", "e2e", "--node-metadata", "NAMESPACE=shop")
-	w.rejected("proves it neither with a certificate nor with a token")
+	w.rejected("proves it neither with a certificate that has a SPIFFE ID nor with a token")
 	w.check(w.agent.Stop(limit))
 
 	// REST is no way around.

@@ -194,7 +194,7 @@ var errSignature = errors.New("no key of the issuer verifies its signature")
 // verify returns the payload of a token that one of the keys has signed: the one that the token names, if it names one
 // and it is there.
 func verify(raw string, keys []jose.JSONWebKey) ([]byte, error) {
-	signed, err := jose.ParseSigned(raw, algorithms)
+	signed, err := jose.ParseSignedCompact(raw, algorithms)
 	if err != nil || len(signed.Signatures) != 1 {
 		return nil, errors.New("it is not a JWT with one signature of an asymmetric algorithm")
 	}

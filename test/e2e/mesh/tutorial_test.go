@@ -264,7 +264,7 @@ func TestThePageHasTheFlagsMetricsAndKindsOfTheProgram(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+) `).FindAllStringSubmatch(body, -1) {
 		metrics = append(metrics, m[1])
 	}
-	metrics = append(metrics, "pilot_total_xds_rejects") // nothing was NACKed
+	metrics = append(metrics, "pilot_total_xds_rejects", "holdfast_mesh_clients_refused_total") // nothing was NACKed, nobody refused
 	differ(t, "metrics", rows(t, text, "## Metrics"), metrics)
 
 	var kinds []string

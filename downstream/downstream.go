@@ -31,8 +31,9 @@ type Client struct {
 	Node *corev3.Node
 	Form xds.Form
 	// Peer is the network address of the client, "" on a Unix socket.
-	Peer        string
-	Credentials Credentials
+	Peer string
+	// Identity is what Config.Identify said of the client; nil without it.
+	Identity any
 	// Fetch is set for a single request without a stream.
 	Fetch bool
 }

@@ -224,7 +224,11 @@ func (s *Server) fetch(ctx context.Context, credentials Credentials, msg *discov
 	if err := cmp.Or(implyType(req, typeURL), check(req), err); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	client := Client{Stream: s.number(), Node: node, Form: xds.SotW, Credentials: credentials, Fetch: true}
+	who, err := s.identify(ctx, credentials)
+	if err != nil {
+		return nil, err
+	}
+	client := Client{Stream: s.number(), Node: node, Form: xds.SotW, Identity: who, Fetch: true}
 	view, err := s.attach(client)
 	if err != nil {
 		return nil, err

@@ -77,9 +77,9 @@ type Config struct {
 	Forward     func(ctx context.Context, method string) (grpc.ClientStream, error)
 	PassThrough []string
 	Register    func(grpc.ServiceRegistrar) // adds further services; may be nil
-	// Admit, if set, returns an error of gRPC for clients that get nothing. Their streams do not count, and nothing is read of
-	// them.
-	Admit func(context.Context, Credentials) error
+	// Identify, if set, says who the client of a stream or a request is (Client.Identity), or returns an error of gRPC for one
+	// that gets nothing: then its stream does not count, and nothing is read of it.
+	Identify func(context.Context, Credentials) (any, error)
 	// ConnectionStreams bounds the open calls of one connection; 0 does not.
 	ConnectionStreams uint32
 	// OnConnections, if set, is called with the number of open connections each time that one is
@@ -233,13 +233,12 @@ func (s *Server) Streams() []StreamState {
 
 // serve serves one stream: of all types, or only of typeURL if that is set.
 func (s *Server) serve(g grpc.ServerStream, form xds.Form, typeURL string) error {
-	if s.cfg.Admit != nil {
-		if err := s.cfg.Admit(g.Context(), CredentialsOf(g.Context())); err != nil {
-			return err
-		}
+	who, err := s.identify(g.Context(), CredentialsOf(g.Context()))
+	if err != nil {
+		return err
 	}
 	st := &stream{
-		server: s, number: s.number(), form: form, typeURL: typeURL, grpc: g, since: time.Now(),
+		server: s, number: s.number(), form: form, typeURL: typeURL, grpc: g, identity: who, since: time.Now(),
 		wake: make(chan struct{}, 1), written: make(chan struct{}, 1), logged: make(map[string]bool),
 		rate: rate.NewLimiter(rate.Limit(s.cfg.Limits.RequestRate), s.cfg.Limits.RequestBurst),
 	}
@@ -263,6 +262,14 @@ func (s *Server) serve(g grpc.ServerStream, form xds.Form, typeURL string) error
 		s.cfg.Observer.StreamClosed(form.String())
 	}()
 	return st.run(g.Context())
+}
+
+// identify returns who the client with these credentials is; nil if nobody asks.
+func (s *Server) identify(ctx context.Context, c Credentials) (any, error) {
+	if s.cfg.Identify == nil {
+		return nil, nil
+	}
+	return s.cfg.Identify(ctx, c)
 }
 
 // number returns the number of a new stream, or of a request without one.

@@ -30,12 +30,13 @@ type stream struct {
 	number uint64
 	form   xds.Form
 	// typeURL is the only type of the stream; "" for ADS.
-	typeURL string
-	peer    string
-	since   time.Time
-	grpc    grpc.ServerStream
-	wake    chan struct{} // wakes the sender
-	written chan struct{} // the last large response has been written
+	typeURL  string
+	peer     string
+	identity any // of the client, see Client.Identity
+	since    time.Time
+	grpc     grpc.ServerStream
+	wake     chan struct{} // wakes the sender
+	written  chan struct{} // the last large response has been written
 
 	// Set by the receiver before the sender starts.
 	view View
@@ -119,7 +120,7 @@ func toStatus(err error) error {
 }
 
 func (st *stream) attach(node *corev3.Node) (err error) {
-	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer, Credentials: CredentialsOf(st.grpc.Context())}
+	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer, Identity: st.identity}
 	if st.view, err = st.server.attach(client); err != nil {
 		return err
 	}

@@ -34,7 +34,6 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
 	"github.com/holdfast-xds/holdfast/mesh/server"
 	"github.com/holdfast-xds/holdfast/mesh/service"
-	"github.com/holdfast-xds/holdfast/sds/pki"
 )
 
 // syncPoll is how often Run looks whether the configuration has synced.
@@ -77,6 +76,9 @@ type Config struct {
 	Log      *slog.Logger
 }
 
+// identifies reports whether clients of TLSListen have to prove who they are, by a token or by a certificate of CA.
+func (c Config) identifies() bool { return c.CA != "" || len(c.Authn.Issuers) > 0 }
+
 // Environment is a control plane. Create one with New.
 type Environment struct {
 	cfg       Config
@@ -102,7 +104,7 @@ func New(cfg Config) (*Environment, error) {
 		return nil, errors.New("nothing to listen on: set --listen or --tls-listen")
 	case cfg.TLSListen != "" && cfg.TLSCert == "" && cfg.CA == "":
 		return nil, errors.New("--tls-listen needs --tls-cert and --tls-key, or a --ca that signs a certificate for it")
-	case cfg.TLSListen == "" && (cfg.CA != "" || len(cfg.Authn.Issuers) > 0):
+	case cfg.TLSListen == "" && cfg.identifies():
 		return nil, errors.New("--ca and --token-issuer need --tls-listen: over plaintext nobody can prove anything")
 	}
 	if err := checkAddresses(cfg); err != nil {
@@ -110,7 +112,7 @@ func New(cfg Config) (*Environment, error) {
 	}
 	e := &Environment{cfg: cfg, config: dir.New(cfg.Dir, cfg.Log), metrics: prometheus.NewRegistry()}
 	cfg.Authn.Log = cfg.Log
-	cfg.Authn.Required = cfg.CA != "" || len(cfg.Authn.Issuers) > 0
+	cfg.Authn.Required = cfg.identifies()
 	var err error
 	if e.authn, err = authn.New(cfg.Authn); err != nil {
 		return nil, fmt.Errorf("--token-issuer: %w", err)
@@ -189,7 +191,8 @@ func (e *Environment) assemble() {
 	e.config.RegisterHandler(config.Namespace, e.namespaceChanged)
 	xds := downstream.Config{
 		State: e.server, Observer: metrics, Identifier: "holdfast-mesh/" + e.cfg.Version, Log: e.cfg.Log,
-		Admit: e.server.Admit, MaxMessage: maxMessage, ConnectionStreams: maxCalls,
+		Identify:   func(ctx context.Context, c downstream.Credentials) (any, error) { return e.server.Identify(ctx, c) },
+		MaxMessage: maxMessage, ConnectionStreams: maxCalls,
 	}
 	if e.ca != nil {
 		xds.Register = e.ca.Register
@@ -249,10 +252,10 @@ func (e *Environment) transport() (*tls.Config, error) {
 	}}, nil
 }
 
-// tlsFiles is what the TLS files contain.
+// tlsFiles is what the TLS files contain; nil for each that there is not.
 type tlsFiles struct {
-	pair    *tls.Certificate // nil for none
-	clients []*x509.Certificate
+	pair    *tls.Certificate
+	clients *x509.CertPool
 }
 
 // readTLS reads the TLS files.
@@ -266,12 +269,9 @@ func readTLS(cfg Config) (*tlsFiles, error) {
 		files.pair = &pair
 	}
 	if cfg.TLSClientCA != "" {
-		text, err := os.ReadFile(cfg.TLSClientCA)
-		if err != nil {
+		var err error
+		if files.clients, err = dial.CertPool(cfg.TLSClientCA); err != nil {
 			return nil, fmt.Errorf("--tls-client-ca: %w", err)
-		}
-		if files.clients, err = pki.ParseCerts(text); err != nil {
-			return nil, fmt.Errorf("--tls-client-ca: %s: %w", cfg.TLSClientCA, err)
 		}
 	}
 	return files, nil
@@ -288,15 +288,21 @@ func (e *Environment) serverTLS(files *tlsFiles) (*tls.Config, error) {
 		}
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*pair}, NextProtos: []string{"h2", "http/1.1"}}
-	trusted := files.clients
-	if e.ca != nil {
-		trusted = slices.Concat(trusted, e.ca.Roots())
+	if files.clients == nil && e.ca == nil {
+		return conf, nil
 	}
-	if len(trusted) > 0 {
-		conf.ClientCAs, conf.ClientAuth = pki.Pool(trusted), tls.VerifyClientCertIfGiven
-		if e.ca == nil && len(e.cfg.Authn.Issuers) == 0 {
-			conf.ClientAuth = tls.RequireAndVerifyClientCert
+	conf.ClientCAs = x509.NewCertPool()
+	if files.clients != nil {
+		conf.ClientCAs = files.clients.Clone()
+	}
+	if e.ca != nil {
+		for _, root := range e.ca.Roots() {
+			conf.ClientCAs.AddCert(root)
 		}
+	}
+	conf.ClientAuth = tls.RequireAndVerifyClientCert
+	if e.cfg.identifies() {
+		conf.ClientAuth = tls.VerifyClientCertIfGiven
 	}
 	return conf, nil
 }

@@ -5,8 +5,6 @@ import (
 	"context"
 	"crypto"
 	"crypto/ecdh"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
@@ -30,6 +28,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/sds/pkitest"
 )
 
 const issuerURL = "https://issuer.example"
@@ -39,7 +38,7 @@ var domains = []string{"cluster.local", "old.example"}
 // rig signs tokens with a key, whose public half is in a file.
 type rig struct {
 	*testing.T
-	key  *ecdsa.PrivateKey
+	key  crypto.Signer
 	file string
 }
 
@@ -52,7 +51,7 @@ func newRig(t *testing.T) *rig {
 // rotate makes a new key, and writes it to the file as JWKS.
 func (r *rig) rotate() {
 	r.Helper()
-	r.key = newKey(r.T)
+	r.key = pkitest.Key(r.T)
 	r.write(keySet(r.T, r.key.Public()))
 }
 
@@ -61,15 +60,6 @@ func (r *rig) write(text []byte) {
 	if err := os.WriteFile(r.file, text, 0o600); err != nil {
 		r.Fatal(err)
 	}
-}
-
-func newKey(t *testing.T) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
 }
 
 func keySet(t *testing.T, keys ...crypto.PublicKey) []byte {
@@ -190,7 +180,7 @@ func TestATokenIsRefused(t *testing.T) {
 	for name, tc := range map[string]struct{ token, why string }{
 		"of another issuer":         {changed("iss", "https://evil.example"), `its issuer "https://evil.example" is not one of the mesh`},
 		"without an issuer":         {changed("iss", nil), `its issuer "" is not one of the mesh`},
-		"signed by somebody else":   {sign(t, newKey(t), jose.ES256, claimsOf(nil)), "no key of the issuer verifies its signature"},
+		"signed by somebody else":   {sign(t, pkitest.Key(t), jose.ES256, claimsOf(nil)), "no key of the issuer verifies its signature"},
 		"with other claims":         {parts[0] + "." + encode(string(admin)) + "." + parts[2], "no key of the issuer verifies its signature"},
 		"without a signature":       {parts[0] + "." + parts[1] + ".", "no key of the issuer verifies its signature"},
 		"with a claim twice":        {doubled(`,"SUB":"system:serviceaccount:kube-system:admin"}`), `it has the claim "SUB" twice`},
@@ -430,7 +420,7 @@ func TestStrangersDoNotKeepTheIssuerBusy(t *testing.T) {
 		t.Errorf("after somebody went away: %+v, %v", id, err)
 	}
 	asked := from.asked.Load()
-	forged := withToken(sign(t, newKey(t), jose.ES256, claimsOf(map[string]any{"iss": from.URL})))
+	forged := withToken(sign(t, pkitest.Key(t), jose.ES256, claimsOf(map[string]any{"iss": from.URL})))
 	for range 50 {
 		if _, err := a.Identify(context.Background(), forged, domains); status.Code(err) != codes.Unauthenticated {
 			t.Errorf("a forged token: %v", err)

@@ -11,11 +11,9 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"sync"
 
@@ -23,6 +21,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/holdfast-xds/holdfast/internal/dial"
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 // Limits of what is read.
@@ -127,7 +126,7 @@ func (i *issuer) VerifySignature(_ context.Context, raw string) ([]byte, error) 
 
 // readKeys reads the file of keys if it has changed.
 func (i *issuer) readKeys() error {
-	text, err := readFile(i.Keys)
+	text, err := userfile.ReadUpTo(i.Keys, maxKeys, nil)
 	if err != nil {
 		return err
 	}
@@ -140,24 +139,6 @@ func (i *issuer) readKeys() error {
 	}
 	i.keys, i.bytes = keys, text
 	return nil
-}
-
-func readFile(name string) ([]byte, error) {
-	if info, err := os.Stat(name); err != nil {
-		return nil, err
-	} else if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a file", name) // a pipe would never end
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	text, err := io.ReadAll(io.LimitReader(f, maxKeys+1))
-	if err == nil && len(text) > maxKeys {
-		err = fmt.Errorf("%s: more than %d bytes", name, maxKeys)
-	}
-	return text, err
 }
 
 // parseKeys reads public keys: a JWKS, or PEM. Those with which nobody signs tokens are left out.
@@ -218,7 +199,7 @@ func issuerOf(raw string) (string, error) {
 	if err := json.Unmarshal(payload, &claims); err != nil {
 		return "", errNotJWT
 	}
-	if err := distinct(payload); err != nil {
+	if err := distinct(json.NewDecoder(bytes.NewReader(payload))); err != nil {
 		return "", err
 	}
 	var issuer string
@@ -231,44 +212,35 @@ func issuerOf(raw string) (string, error) {
 var errNotJWT = errors.New("it is not a JWT")
 
 // distinct returns an error if two names of an object, or of one within it, differ by case only, or not at all.
-func distinct(object []byte) error {
-	decoder := json.NewDecoder(bytes.NewReader(object))
-	decoder.UseNumber()
-	type level struct {
-		names map[string]bool // nil in a list
-		name  bool            // the next token is a name
+func distinct(value *json.Decoder) error {
+	token, err := value.Token()
+	if err != nil {
+		return errNotJWT
 	}
-	var levels []level
-	for {
-		token, err := decoder.Token()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return errNotJWT
-		}
-		if top := len(levels) - 1; top >= 0 && levels[top].names != nil && levels[top].name {
-			if name, ok := token.(string); ok {
-				folded := strings.ToLower(name)
-				if levels[top].names[folded] {
-					return fmt.Errorf("it has the claim %.100q twice", name)
-				}
-				levels[top].names[folded], levels[top].name = true, false
-				continue
+	open, ok := token.(json.Delim)
+	if !ok {
+		return nil
+	}
+	names := make(map[string]bool)
+	for value.More() {
+		if open == '{' {
+			token, err := value.Token()
+			name, ok := token.(string)
+			if err != nil || !ok {
+				return errNotJWT
 			}
+			folded := strings.ToLower(name)
+			if names[folded] {
+				return fmt.Errorf("it has the claim %.100q twice", name)
+			}
+			names[folded] = true
 		}
-		switch token {
-		case json.Delim('{'):
-			levels = append(levels, level{names: make(map[string]bool), name: true})
-			continue
-		case json.Delim('['):
-			levels = append(levels, level{})
-			continue
-		case json.Delim('}'), json.Delim(']'):
-			levels = levels[:len(levels)-1]
-		}
-		if top := len(levels) - 1; top >= 0 {
-			levels[top].name = true // a value has ended
+		if err := distinct(value); err != nil {
+			return err
 		}
 	}
+	if _, err := value.Token(); err != nil {
+		return errNotJWT
+	}
+	return nil
 }

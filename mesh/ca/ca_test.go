@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto"
 	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/tls"
@@ -185,15 +184,6 @@ func named(ids ...string) func(*x509.CertificateRequest) {
 	}
 }
 
-func newKey(t *testing.T) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
 func certificate(t *testing.T, resp *pb.IstioCertificateResponse) *x509.Certificate {
 	t.Helper()
 	certs, err := pki.ParseCerts([]byte(resp.GetCertChain()[0]))
@@ -220,7 +210,7 @@ func (r *rig) counted(name string) (total float64) {
 // Who proves an identity gets a certificate with it, and with that certificate the next one.
 func TestACertificateIsOfWhoAsks(t *testing.T) {
 	r := newRig(t)
-	key := newKey(t)
+	key := pkitest.Key(t)
 	const id, old = "spiffe://cluster.local/ns/shop/sa/web", "spiffe://old.example/ns/shop/sa/web"
 	var own *tls.Certificate
 	for _, tc := range []struct {
@@ -252,7 +242,7 @@ func TestACertificateIsOfWhoAsks(t *testing.T) {
 		if got := cert.NotAfter.Sub(cert.NotBefore) - local.Backdate; err != nil || !names.Equal(pki.Names{ID: tc.want}) || got > tc.lifetime || got < tc.lifetime-time.Minute {
 			t.Errorf("%s: %s for %s, %v", tc.name, names, got, err)
 		}
-		if cert.IsCA || cert.KeyUsage&x509.KeyUsageCertSign != 0 || !key.PublicKey.Equal(cert.PublicKey) {
+		if cert.IsCA || cert.KeyUsage&x509.KeyUsageCertSign != 0 || !key.Public().(*ecdsa.PublicKey).Equal(cert.PublicKey) {
 			t.Errorf("%s: %+v", tc.name, cert)
 		}
 		own = &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
@@ -270,7 +260,7 @@ func TestACertificateIsOfWhoAsks(t *testing.T) {
 
 func TestACertificateIsRefused(t *testing.T) {
 	r := newRig(t)
-	key := newKey(t)
+	key := pkitest.Key(t)
 	const mine, id = "cluster.local/shop/web", "spiffe://cluster.local/ns/shop/sa/web"
 	small, err := rsa.GenerateKey(rand.Reader, 1024) //nolint:gosec // it is to be refused
 	r.check(err)
@@ -334,7 +324,7 @@ func fields(name string) *structpb.Struct {
 func TestOneIdentityDoesNotKeepOthersWaiting(t *testing.T) {
 	now := time.Now()
 	r := newRig(t, func(c *Config) { c.Now = func() time.Time { return now } })
-	req := request(t, newKey(t), nil)
+	req := request(t, pkitest.Key(t), nil)
 	for range burst {
 		if _, err := r.ask("cluster.local/shop/web", nil, req); err != nil {
 			t.Fatal(err)
@@ -361,7 +351,7 @@ func TestARootIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRig(t, func(c *Config) { c.Authority = signer })
-	key := newKey(t)
+	key := pkitest.Key(t)
 	former, err := r.ask("cluster.local/shop/web", nil, request(t, key, nil))
 	r.check(err)
 	publish(second, first.Cert)

@@ -10,7 +10,6 @@ package server
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"runtime"
 	"slices"
@@ -248,7 +247,7 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	if who, err = s.authenticate(who, c.Credentials); err != nil {
+	if who, err = s.authenticate(who, c.Identity); err != nil {
 		return nil, err
 	}
 	who.VirtualHosts = who.VirtualHosts && c.Form == xds.Delta && who.Type == proxy.Sidecar // SotW has no VHDS
@@ -277,30 +276,27 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	return v, nil
 }
 
-// Admit returns an error for clients that do not prove who they are, although they must.
-func (s *Server) Admit(ctx context.Context, c downstream.Credentials) error {
-	domains, err := s.TrustDomains()
-	if err != nil {
-		return err
-	}
-	if _, err := s.cfg.Authn.Identify(ctx, c, domains); err != nil {
-		return s.refuse(status.Code(err), status.Convert(err).Message())
-	}
-	return nil
-}
-
-// authenticate returns the proxy with the identity that its client proves, which may be none.
-func (s *Server) authenticate(who *proxy.Proxy, c downstream.Credentials) (*proxy.Proxy, error) {
+// Identify returns who a client is; nil if it proves nothing and need not. The error is a gRPC status.
+func (s *Server) Identify(ctx context.Context, c downstream.Credentials) (*proxy.Identity, error) {
 	domains, err := s.TrustDomains()
 	if err != nil {
 		return nil, err
 	}
-	id, err := s.cfg.Authn.Identify(context.Background(), c, domains)
+	id, err := s.cfg.Authn.Identify(ctx, c, domains)
 	if err != nil {
-		return nil, s.refuse(status.Code(err), fmt.Sprintf("node %.200q: %s", who.Node, status.Convert(err).Message()))
+		return nil, s.refuse(status.Code(err), status.Convert(err).Message())
 	}
-	who, err = who.Authenticate(id, domains)
+	return id, nil
+}
+
+// authenticate returns the proxy with the identity of its client, which Identify has found; it may be none.
+func (s *Server) authenticate(who *proxy.Proxy, of any) (*proxy.Proxy, error) {
+	domains, err := s.TrustDomains()
 	if err != nil {
+		return nil, err
+	}
+	id, _ := of.(*proxy.Identity)
+	if who, err = who.Authenticate(id, domains); err != nil {
 		return nil, s.refuse(codes.PermissionDenied, err.Error())
 	}
 	return who, nil

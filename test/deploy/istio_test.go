@@ -49,6 +49,12 @@ func render(t *testing.T, annotations map[string]string, lifecycle ...any) ([]by
 			text, err := json.Marshal(value)
 			return string(text), err
 		},
+		"ternary": func(yes, no any, which bool) any {
+			if which {
+				return yes
+			}
+			return no
+		},
 		"contains": func(part, whole string) bool { return strings.Contains(whole, part) },
 		"quote":    func(text string) string { return fmt.Sprintf("%q", text) },
 		"default": func(otherwise, value any) any {

@@ -1,25 +1,19 @@
 package e2e
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
-	"github.com/go-jose/go-jose/v4/jwt"
-
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/sds/pki"
 	"github.com/holdfast-xds/holdfast/sds/pkitest"
 	"github.com/holdfast-xds/holdfast/test/testbed"
+	"github.com/holdfast-xds/holdfast/test/testbed/tokens"
 )
 
 // meshCA is a holdfast-mesh whose authority is in a directory.
@@ -27,28 +21,22 @@ type meshCA struct {
 	addr, roots string
 	volume      *pkitest.Volume
 	process     *testbed.Process
-	signer      jose.Signer
+	tokens      *tokens.Issuer
 }
-
-const meshIssuer = "https://kubernetes.default.svc"
 
 // newMeshCA starts a holdfast-mesh with an authority's files.
 func newMeshCA(p *pods, files map[string][]byte) *meshCA {
 	p.Helper()
 	pod := p.server
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	issuer, err := tokens.New()
 	pod.check(err)
-	public, err := x509.MarshalPKIXPublicKey(key.Public())
-	pod.check(err)
-	keys := pod.write("mesh-keys.pem", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}))
-	m := &meshCA{addr: fmt.Sprintf("127.0.0.1:%d", pod.freePort()), roots: pod.path("mesh-roots.pem"), volume: pkitest.NewVolume(pod)}
-	m.signer, err = jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil)
-	pod.check(err)
+	keys := pod.write("mesh-keys.json", issuer.Keys)
+	m := &meshCA{addr: fmt.Sprintf("127.0.0.1:%d", pod.freePort()), roots: pod.path("mesh-roots.pem"), volume: pkitest.NewVolume(pod), tokens: issuer}
 	m.volume.Publish(pod, files)
 	settings := pod.write("mesh/mesh.yaml", []byte(`{apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: istio-system}, data: {mesh: "trustDomain: `+pkitest.Domain+`"}}`))
 	admin := fmt.Sprintf("127.0.0.1:%d", pod.freePort())
 	m.process, err = testbed.Start("holdfast-mesh", pod.path("mesh.log"), filepath.Join(envoytest.Root(p), "bin", "holdfast-mesh"), "serve", "--config", filepath.Dir(settings),
-		"--listen", "", "--tls-listen", m.addr, "--admin", admin, "--ca", "dir:"+m.volume.Dir, "--token-issuer", meshIssuer, "--token-keys", meshIssuer+"="+keys)
+		"--listen", "", "--tls-listen", m.addr, "--admin", admin, "--ca", "dir:"+m.volume.Dir, "--token-issuer", issuer.URL, "--token-keys", issuer.URL+"="+keys)
 	pod.check(err)
 	pod.Cleanup(func() { pod.check(m.process.Stop(limit)) })
 	pod.check(m.process.Wait(limit, func() error {
@@ -69,11 +57,9 @@ func (m *meshCA) trusted(p *pods, roots ...*x509.Certificate) {
 // origin lets a pod's agent ask for its certificate, with a token of its service account.
 func (m *meshCA) origin(_ *pods, pod *pod) {
 	parts := strings.Split(pod.id, "/") // spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT
-	token, err := jwt.Signed(m.signer).Claims(map[string]any{
-		"iss": meshIssuer, "aud": []string{"istio-ca"}, "sub": "system:serviceaccount:" + parts[4] + ":" + parts[6], "exp": time.Now().Add(time.Hour).Unix(),
-	}).Serialize()
+	token, err := m.tokens.Token(parts[4], parts[6])
 	pod.check(err)
-	pod.with("--ca", "istio:"+m.addr, "--istio-ca", m.roots, "--istio-token-file", pod.write("mesh-token", []byte(token)), "--identity", pod.id)
+	pod.with("--ca", "istio:"+m.addr, "--istio-ca", m.roots, "--istio-token-file", pod.write("mesh-token", token), "--identity", pod.id)
 }
 
 // holdfast-mesh replaces its root in the three steps of docs/mesh-security.md, while certificates live for seconds and every

@@ -1,56 +1,17 @@
 package mesh
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/go-jose/go-jose/v4"
-	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/test/testbed/tokens"
 )
-
-// tokenIssuer issues tokens as a Kubernetes API server does, and has its public key in a file.
-type tokenIssuer struct {
-	w      *world
-	signer jose.Signer
-}
-
-const tokensFrom = "https://kubernetes.default.svc"
-
-func newTokenIssuer(w *world) *tokenIssuer {
-	w.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	w.check(err)
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, nil)
-	w.check(err)
-	text, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public()}}})
-	w.check(err)
-	w.check(os.WriteFile(w.path("keys.json"), text, 0o600))
-	return &tokenIssuer{w, signer}
-}
-
-// issue writes a token of a service account to a file, and returns its path.
-func (i *tokenIssuer) issue(namespace, account string) string {
-	i.w.Helper()
-	text, err := jwt.Signed(i.signer).Claims(map[string]any{
-		"iss": tokensFrom, "aud": []string{"istio-ca"}, "sub": "system:serviceaccount:" + namespace + ":" + account, "exp": time.Now().Add(time.Hour).Unix(),
-	}).Serialize()
-	i.w.check(err)
-	file := i.w.path("token-" + namespace + "-" + account)
-	i.w.check(os.WriteFile(file, []byte(text), 0o600))
-	return file
-}
 
 // A mesh needs nothing but holdfast-mesh: it makes its own authority, and agents prove with a token who they are, get a
 // certificate, and their configuration. Whoever takes the id of another's node gets neither.
@@ -58,9 +19,19 @@ func TestAMeshIssuesItsOwnCertificates(t *testing.T) {
 	w := newWorld(t)
 	w.through = true
 	w.of = node{id: "client-1", kind: "sidecar", labels: `{"app":"client"}`, dir: w.dir}
-	tokens := newTokenIssuer(w)
-	mine, thief := tokens.issue("shop", "client"), tokens.issue("store", "thief")
-	w.args = append(w.args, "--listen", "", "--tls-listen", w.xds, "--ca", "dev:"+w.path("ca"), "--token-issuer", tokensFrom, "--token-keys", tokensFrom+"="+w.path("keys.json"))
+	issuer, err := tokens.New()
+	w.check(err)
+	w.check(os.WriteFile(w.path("keys.json"), issuer.Keys, 0o600))
+	issue := func(namespace, account string) (file string) {
+		t.Helper()
+		text, err := issuer.Token(namespace, account)
+		w.check(err)
+		file = w.path("token-" + namespace + "-" + account)
+		w.check(os.WriteFile(file, text, 0o600))
+		return file
+	}
+	mine, thief := issue("shop", "client"), issue("store", "thief")
+	w.args = append(w.args, "--listen", "", "--tls-listen", w.xds, "--ca", "dev:"+w.path("ca"), "--token-issuer", issuer.URL, "--token-keys", issuer.URL+"="+w.path("keys.json"))
 	w.startMesh()
 	const id = "spiffe://cluster.local/ns/shop/sa/client"
 	with := func(token, identity string) []string {

@@ -31,6 +31,7 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/ca"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/dir"
+	"github.com/holdfast-xds/holdfast/mesh/jwks"
 	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
 	"github.com/holdfast-xds/holdfast/mesh/server"
 	"github.com/holdfast-xds/holdfast/mesh/service"
@@ -66,6 +67,9 @@ type Config struct {
 	MaxLifetime time.Duration
 	// Authn says how clients authenticate besides by certificates of TLSClientCA and CA.
 	Authn authn.Config
+	// JWKSFetch says who gets the keys at the jwksUri of a RequestAuthentication: ControlPlane, or Proxy; "" means
+	// ControlPlane. JWKSCA is a file with the CAs to trust for that besides those of the system; "" for none.
+	JWKSFetch, JWKSCA string
 	// Domain is the DNS domain of Kubernetes Services; "" means cluster.local.
 	Domain string
 	// Cluster is the id of the cluster whose Services the documents describe; "" for none.
@@ -86,6 +90,7 @@ type Environment struct {
 	authn     *authn.Authenticator
 	ca        *ca.Server // nil for none
 	config    *dir.Source
+	keys      *jwks.Store
 	discovery *service.Discovery
 	server    *server.Server
 	xds       *downstream.Server
@@ -118,6 +123,9 @@ func New(cfg Config) (*Environment, error) {
 		return nil, fmt.Errorf("--token-issuer: %w", err)
 	}
 	if err := e.authority(); err != nil {
+		return nil, err
+	}
+	if e.keys, err = e.keyStore(); err != nil {
 		return nil, err
 	}
 	if e.tls, err = e.transport(); err != nil {
@@ -180,15 +188,16 @@ func (e *Environment) assemble() {
 	metrics := server.NewMetrics(e.metrics)
 	e.server = server.New(server.Config{
 		Reader: e.config, Discovery: e.discovery, Shards: shards, Domain: e.cfg.Domain,
-		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, Metrics: metrics, Authn: e.authn, Log: e.cfg.Log,
+		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, Metrics: metrics, Keys: keyReader{e.keys, e.cfg.JWKSFetch == Proxy}, Authn: e.authn, Log: e.cfg.Log,
 	})
 	for _, kind := range []config.Kind{
 		config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication,
-		config.Ingress, config.Secret, config.MeshConfig,
+		config.AuthorizationPolicy, config.Ingress, config.Secret, config.MeshConfig,
 	} {
 		e.config.RegisterHandler(kind, e.server.ConfigChanged)
 	}
 	e.config.RegisterHandler(config.Namespace, e.namespaceChanged)
+	e.config.RegisterHandler(config.RequestAuthentication, e.tokensChanged)
 	xds := downstream.Config{
 		State: e.server, Observer: metrics, Identifier: "holdfast-mesh/" + e.cfg.Version, Log: e.cfg.Log,
 		Identify:   func(ctx context.Context, c downstream.Credentials) (any, error) { return e.server.Identify(ctx, c) },
@@ -327,6 +336,7 @@ func (e *Environment) Run(ctx context.Context) error {
 		return nil
 	})
 	eg.Go(func() error { return e.serveAdmin(ctx) })
+	eg.Go(func() error { return e.keys.Run(ctx) })
 	if e.ca != nil {
 		eg.Go(func() error { return e.ca.Run(ctx) })
 	}
@@ -336,6 +346,7 @@ func (e *Environment) Run(ctx context.Context) error {
 				return nil
 			}
 		}
+		e.awaitKeys(ctx)
 		e.server.Start()
 		e.logProblems()
 		e.listening.Store(true)

@@ -90,6 +90,8 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.StringArrayVar(&f.keys, "token-keys", nil, "`URL=FILE` with the public keys of a --token-issuer, as JWKS or PEM; without it they are asked for at its URL. May be repeated")
 	flags.StringVar(&f.tokenCA, "token-ca", "", "PEM `FILE` of the CAs to trust at the URL of a --token-issuer; empty: those of the system")
 	flags.StringArrayVar(&cfg.Authn.Audiences, "token-audience", []string{authn.DefaultAudience}, "`AUDIENCE` of which tokens must be. May be repeated")
+	flags.StringVar(&cfg.JWKSFetch, "jwks-fetch", mesh.ControlPlane, "`WHO` gets the keys at the jwksUri of a RequestAuthentication: control-plane; or proxy: Envoy itself, if the URI is of a service of the mesh")
+	flags.StringVar(&cfg.JWKSCA, "jwks-ca", "", "PEM `FILE` of CAs to trust, besides those of the system, when the control plane gets such keys")
 	flags.StringVar(&cfg.Admin, "admin", defaultAdmin, "`ADDR`, host:port, of status and metrics; empty: none")
 	flags.StringVar(&cfg.Domain, "domain", config.DefaultDomain, "DNS `DOMAIN` of Kubernetes Services")
 	flags.StringVar(&cfg.Cluster, "cluster", "", "`ID` of the cluster whose Services the documents describe")

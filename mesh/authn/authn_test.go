@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/mesh/jwks"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/sds/pkitest"
 )
@@ -271,7 +272,7 @@ func TestKeysOfAFileChange(t *testing.T) {
 	if _, err := a.Identify(t.Context(), withToken(sign(t, former, jose.ES256, claimsOf(nil))), domains); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("with the former key: %v", err)
 	}
-	for _, text := range []string{"", "{", "{}", `{"keys":[{"kty":"oct","k":"AAAA"}]}`, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", strings.Repeat(" ", maxKeys+1)} {
+	for _, text := range []string{"", "{", "{}", `{"keys":[{"kty":"oct","k":"AAAA"}]}`, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", strings.Repeat(" ", jwks.MaxKeys+1)} {
 		r.write([]byte(text))
 		if got := code(); got != codes.OK {
 			t.Errorf("with %.30q in the file: %s", text, got)

@@ -22,13 +22,11 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
+	"github.com/holdfast-xds/holdfast/mesh/jwks"
 )
 
-// Limits of what is read.
-const (
-	maxToken = 16 << 10
-	maxKeys  = 1 << 20 // bytes of a file, or of an answer of the issuer
-)
+// maxToken bounds a token in bytes.
+const maxToken = 16 << 10
 
 // algorithms are the signatures of tokens that are accepted: asymmetric ones only.
 var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.ES256, jose.ES384, jose.ES512, jose.PS256, jose.PS384, jose.PS512, jose.EdDSA}
@@ -83,7 +81,7 @@ func newIssuer(from Issuer, log *slog.Logger) (*issuer, error) {
 		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
 	i.remote = &remoteKeys{
-		issuer: from.URL, client: &http.Client{Transport: transport, Timeout: timeout, CheckRedirect: onlyTLS},
+		issuer: from.URL, client: &jwks.Client{Transport: transport, Timeout: timeout, OnlyTLS: true},
 		failed: func(err error) {
 			log.Warn("the keys of an issuer of tokens cannot be had", "issuer", from.URL, "err", err)
 		},
@@ -126,7 +124,7 @@ func (i *issuer) VerifySignature(_ context.Context, raw string) ([]byte, error) 
 
 // readKeys reads the file of keys if it has changed.
 func (i *issuer) readKeys() error {
-	text, err := userfile.ReadUpTo(i.Keys, maxKeys, nil)
+	text, err := userfile.ReadUpTo(i.Keys, jwks.MaxKeys, nil)
 	if err != nil {
 		return err
 	}
@@ -144,18 +142,16 @@ func (i *issuer) readKeys() error {
 // parseKeys reads public keys: a JWKS, or PEM. Those with which nobody signs tokens are left out.
 func parseKeys(text []byte) (keys []jose.JSONWebKey, err error) {
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
-		var set jose.JSONWebKeySet
-		if err := json.Unmarshal(text, &set); err != nil {
-			return nil, fmt.Errorf("want a set of keys (JWKS): %w", err)
+		if keys, err = jwks.Parse(text); err != nil && !errors.Is(err, jwks.ErrNoKeys) {
+			return nil, err
 		}
-		keys = usable(set)
 	}
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		key, err := parseBlock(block)
 		if err != nil {
 			return nil, err
 		}
-		if canVerify(key) {
+		if jwks.CanVerify(key) {
 			keys = append(keys, jose.JSONWebKey{Key: key})
 		}
 	}

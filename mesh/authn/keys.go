@@ -2,21 +2,14 @@ package authn
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/rsa"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"net/http"
-	"net/url"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"golang.org/x/sync/singleflight"
+
+	"github.com/holdfast-xds/holdfast/mesh/jwks"
 )
 
 // When the keys of an issuer are asked for.
@@ -35,7 +28,7 @@ var errKeys = errors.New("the keys of the issuer cannot be had now")
 // remoteKeys are the keys that an issuer publishes. It implements oidc.KeySet.
 type remoteKeys struct {
 	issuer string
-	client *http.Client
+	client *jwks.Client
 	failed func(error) // told why keys cannot be had
 
 	fetching singleflight.Group
@@ -92,7 +85,7 @@ func (k *remoteKeys) fetch() <-chan singleflight.Result {
 	return k.fetching.DoChan("", func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
-		keys, err := k.discover(ctx)
+		keys, _, err := k.client.Discover(ctx, k.issuer)
 		k.mu.Lock()
 		k.attempted = time.Now()
 		if err == nil {
@@ -104,89 +97,6 @@ func (k *remoteKeys) fetch() <-chan singleflight.Result {
 		}
 		return nil, err
 	})
-}
-
-// discover asks where the keys are, and for the keys.
-func (k *remoteKeys) discover(ctx context.Context) ([]jose.JSONWebKey, error) {
-	var where struct {
-		Issuer string `json:"issuer"`
-		Keys   string `json:"jwks_uri"`
-	}
-	at := strings.TrimSuffix(k.issuer, "/") + "/.well-known/openid-configuration"
-	if err := k.get(ctx, at, &where); err != nil {
-		return nil, err
-	}
-	if where.Issuer != k.issuer {
-		return nil, fmt.Errorf("%s is of the issuer %.200q: tokens must name it so, and so must --token-issuer", at, where.Issuer)
-	}
-	if u, err := url.Parse(where.Keys); err != nil || u.Scheme != "https" {
-		return nil, fmt.Errorf("%s: its keys are at %.200q: want https", at, where.Keys)
-	}
-	var set jose.JSONWebKeySet
-	if err := k.get(ctx, where.Keys, &set); err != nil {
-		return nil, err
-	}
-	keys := usable(set)
-	if len(keys) == 0 {
-		return nil, fmt.Errorf("%s: it has no key of RSA, ECDSA or Ed25519", where.Keys)
-	}
-	return keys, nil
-}
-
-func (k *remoteKeys) get(ctx context.Context, at string, into any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := k.client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", at, resp.Status)
-	}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxKeys+1))
-	switch {
-	case err != nil:
-		return fmt.Errorf("%s: %w", at, err)
-	case len(text) > maxKeys:
-		return fmt.Errorf("%s: more than %d bytes", at, maxKeys)
-	}
-	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("%s: it is not the JSON that is expected: %w", at, err)
-	}
-	return nil
-}
-
-// onlyTLS follows redirects to https only.
-func onlyTLS(next *http.Request, before []*http.Request) error {
-	switch {
-	case next.URL.Scheme != "https":
-		return fmt.Errorf("a redirect to %s://: want https", next.URL.Scheme)
-	case len(before) > 5:
-		return errors.New("more than 5 redirects")
-	}
-	return nil
-}
-
-// usable returns the public keys of a set with which tokens may be signed.
-func usable(set jose.JSONWebKeySet) (keys []jose.JSONWebKey) {
-	for _, key := range set.Keys {
-		public := key.Public() // a symmetric key has none
-		if public.Valid() && canVerify(public.Key) {
-			keys = append(keys, public)
-		}
-	}
-	return keys
-}
-
-func canVerify(key any) bool {
-	switch key.(type) {
-	case *rsa.PublicKey, *ecdsa.PublicKey, ed25519.PublicKey:
-		return true
-	}
-	return false
 }
 
 var errSignature = errors.New("no key of the issuer verifies its signature")

@@ -208,7 +208,6 @@ func TestProblemsOfDocumentsNameLineAndField(t *testing.T) {
 func TestKindsThatAreNotReadGetAWarning(t *testing.T) {
 	for _, tc := range []struct{ apiVersion, kind, want string }{
 		{"networking.istio.io/v1alpha3", "EnvoyFilter", "ignored: it patches Envoy's configuration as istiod generates it, which holdfast-mesh does not"},
-		{"security.istio.io/v1", "AuthorizationPolicy", "ignored: requests are not authorized: those that this document would deny are allowed"},
 		{"ambient.istio.io/v1", "Unheard", "ignored: Istio's kind Unheard is not supported"},
 		{"gateway.networking.k8s.io/v1", "HTTPRoute", "ignored: the Gateway API is not read: write a VirtualService"},
 		{"gateway.networking.k8s.io/v1", "Unheard", "ignored: the Gateway API is not read"},

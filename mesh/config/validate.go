@@ -67,6 +67,9 @@ func (k *checker) failed() bool {
 	return false
 }
 
+// DryRun is the annotation of an AuthorizationPolicy that is evaluated and not enforced.
+const DryRun = "istio.io/dry-run"
+
 // annotations checks the annotations that istiod rejects.
 func (k *checker) annotations() {
 	at := (&path{name: "metadata"}).field("annotations")
@@ -75,8 +78,8 @@ func (k *checker) annotations() {
 			k.errorf(at.field(name), "users must not set this annotation")
 		}
 	}
-	if _, found := k.config.Annotations["istio.io/dry-run"]; found && SchemaOf(k.config.Kind).IsIstio() {
-		k.errorf(at.field("istio.io/dry-run"), "a %s cannot be tried without effect: remove the annotation", k.config.Kind.Short())
+	if _, found := k.config.Annotations[DryRun]; found && SchemaOf(k.config.Kind).IsIstio() && k.config.Kind != AuthorizationPolicy {
+		k.errorf(at.field(DryRun), "a %s cannot be tried without effect: remove the annotation", k.config.Kind.Short())
 	}
 }
 

@@ -107,7 +107,9 @@ func (k *checker) headerMatches(at *path, headers map[string]*networking.StringM
 		case claim && !gateway:
 			k.errorf(at.field(name), "claims of tokens are matched at gateways only")
 		case claim:
-			k.warnf(at.field(name), "tokens are not checked by holdfast-mesh: no request has claims")
+			if len(RoutingClaim(name)) == 0 {
+				k.errorf(at.field(name), "names no claim: want @request.auth.claims[NAME] or @request.auth.claims.NAME")
+			}
 		case !slices.Contains(pseudoHeaders, name):
 			k.report(at.field(name), name, headerNameProblem(name))
 		}

@@ -37,12 +37,13 @@ type gatewayPort struct {
 type gatewayBuilder struct {
 	*Generator
 	view              *proxy.View
+	guard             *guard
 	listeners, routes Set
 }
 
 // addGateway adds the listeners and routes of the Gateways that select a proxy.
 func (g *Generator) addGateway(v *proxy.View, listeners, routes Set) {
-	b := &gatewayBuilder{g, v, listeners, routes}
+	b := &gatewayBuilder{g, v, g.guardOf(v), listeners, routes}
 	for _, port := range b.ports() {
 		b.addPort(port)
 	}
@@ -165,7 +166,7 @@ func (b *gatewayBuilder) addPort(port *gatewayPort) {
 func (b *gatewayBuilder) manager(bind string, port *gatewayPort, routes string) *listenerv3.Filter {
 	m := manager{
 		statPrefix: "outbound_" + listenerName(bind, port.target) + ";", direction: gateway, protocol: service.HTTP,
-		routes: routes, hops: b.topology().GetNumTrustedProxies(),
+		routes: routes, hops: b.topology().GetNumTrustedProxies(), guard: b.guard,
 	}
 	if slices.ContainsFunc(b.gatewayServices(b.view), func(svc *service.Service) bool { return svc.Resolution == service.DynamicDNS }) {
 		m.dynamic = b.view
@@ -198,7 +199,7 @@ func (b *gatewayBuilder) passthroughChains(port *gatewayPort, s gatewayServer) (
 					continue
 				}
 				c := &chain{serverNames: m.GetSniHosts(), prefixes: m.GetDestinationSubnets(), transport: "tls", origin: vs.Meta.Key}
-				c.filters = ls.tcpRoute(vs, route.GetRoute(), service.Port{Number: port.number})
+				c.filters = b.guard.beforeTCP(ls.tcpRoute(vs, route.GetRoute(), service.Port{Number: port.number})...)
 				out = append(out, c)
 			}
 		}
@@ -224,7 +225,7 @@ func (b *gatewayBuilder) tcpChains(port *gatewayPort, s gatewayServer) (out []*c
 				}
 				out = append(out, &chain{
 					prefixes: m.GetDestinationSubnets(), origin: vs.Meta.Key,
-					filters: ls.tcpRoute(vs, route.GetRoute(), service.Port{Number: port.number}),
+					filters: b.guard.beforeTCP(ls.tcpRoute(vs, route.GetRoute(), service.Port{Number: port.number})...),
 				})
 			}
 		}
@@ -344,10 +345,16 @@ func (b *gatewayBuilder) topology() *meshv1alpha1.Topology {
 	return b.snap.Mesh.GetDefaultConfig().GetGatewayTopology()
 }
 
-// gatewayServices returns the services to which the gateways of a proxy send requests.
+// gatewayServices returns the services to which the gateways of a proxy send requests, and those that its guard asks.
 func (g *Generator) gatewayServices(v *proxy.View) []*service.Service {
 	seen := make(map[service.Hostname]bool)
 	var out []*service.Service
+	for _, svc := range g.guardServices(v) {
+		if !seen[svc.Hostname] {
+			seen[svc.Hostname] = true
+			out = append(out, svc)
+		}
+	}
 	for _, gw := range g.snap.Gateways(v) {
 		for _, vs := range g.snap.VirtualServices(gw.Ref(), v.Namespace()) {
 			for host := range push.Destinations(vs.Rule) {

@@ -64,7 +64,8 @@ type manager struct {
 	// does.
 	dynamic *proxy.View
 	// hops is how many proxies before a gateway are trusted.
-	hops uint32
+	hops  uint32
+	guard *guard
 }
 
 // httpManager returns the filter that handles HTTP connections.
@@ -92,6 +93,7 @@ func (g *Generator) httpManager(m manager) *listenerv3.Filter {
 	}
 	g.normalizePaths(out)
 	g.setConnections(out, m.direction)
+	out.HttpFilters = m.guard.beforeHTTP()
 	if m.protocol == service.GRPCWeb {
 		out.HttpFilters = append(out.HttpFilters, httpFilter(grpcWebFilter, &grpcwebv3.GrpcWeb{}))
 	}

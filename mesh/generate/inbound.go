@@ -46,14 +46,17 @@ type inboundPort struct {
 	origin   config.Key
 	target   *proxy.Target // nil for a port of a Sidecar alone
 	unknown  bool          // nobody says what it is: connections are passed on
+	guard    *guard
 }
 
 // addInbound adds what a sidecar needs for connections to its workload.
 func (g *Generator) addInbound(v *proxy.View, scope *push.Scope, clusters, listeners Set) {
 	ports := g.inboundPorts(v, scope)
+	guard := g.guardOf(v)
 	var chains []*chain
 	var quiet []uint32
 	for _, p := range ports {
+		p.guard = guard
 		g.addInboundCluster(v, p, clusters)
 		own := g.inboundChains(v, p)
 		if p.bound {
@@ -84,7 +87,7 @@ func (g *Generator) addInbound(v *proxy.View, scope *push.Scope, clusters, liste
 		source = passthroughSourceV6
 	}
 	clusters.add(xds.ClusterType, inboundPassthrough, g.originalDestination(inboundPassthrough, source))
-	listeners.add(xds.ListenerType, virtualInbound, g.virtualInbound(v, chains, quiet))
+	listeners.add(xds.ListenerType, virtualInbound, g.virtualInbound(v, guard, chains, quiet))
 }
 
 // needsInspection reports whether the first bytes of a connection decide between the chains.
@@ -255,7 +258,7 @@ func (g *Generator) inboundByProtocol(p inboundPort, finish func(*chain)) (out [
 	}
 	if p.protocol.IsHTTP() || p.protocol == service.Unsupported {
 		c := &chain{name: name, origin: p.origin, filters: []*listenerv3.Filter{g.httpManager(manager{
-			statPrefix: "inbound_" + name + ";", direction: inbound, protocol: p.protocol, config: g.inboundRoutes(p, cluster),
+			statPrefix: "inbound_" + name + ";", direction: inbound, protocol: p.protocol, config: g.inboundRoutes(p, cluster), guard: p.guard,
 		})}}
 		if p.protocol == service.Unsupported {
 			c.applications = plaintextHTTP
@@ -263,7 +266,7 @@ func (g *Generator) inboundByProtocol(p inboundPort, finish func(*chain)) (out [
 		out = append(out, c)
 	}
 	if !p.protocol.IsHTTP() {
-		out = append(out, &chain{name: name, origin: p.origin, filters: []*listenerv3.Filter{g.tcpProxyNamed(g.inboundStatName(cluster, p), cluster)}})
+		out = append(out, &chain{name: name, origin: p.origin, filters: p.guard.beforeTCP(g.tcpProxyNamed(g.inboundStatName(cluster, p), cluster))})
 	}
 	for _, c := range out {
 		finish(c)
@@ -317,7 +320,7 @@ func (g *Generator) meshServerTLS(v *proxy.View, http bool) *tlsv3.DownstreamTls
 
 // virtualInbound returns the listener to which iptables sends inbound connections. Those to ports that
 // no service has are passed on.
-func (g *Generator) virtualInbound(v *proxy.View, chains []*chain, quiet []uint32) *listenerv3.Listener {
+func (g *Generator) virtualInbound(v *proxy.View, guard *guard, chains []*chain, quiet []uint32) *listenerv3.Listener {
 	port := uint32(g.snap.Mesh.GetProxyInboundListenPort())
 	m := &listenerv3.Listener{
 		Name: virtualInbound, TrafficDirection: corev3.TrafficDirection_INBOUND,
@@ -330,9 +333,9 @@ func (g *Generator) virtualInbound(v *proxy.View, chains []*chain, quiet []uint3
 	all := append([]*chain{
 		// A connection to the listener itself would be passed to itself without end.
 		{name: "virtualInbound-blackhole", port: port, filters: []*listenerv3.Filter{g.tcpProxy(blackHole)}},
-	}, g.inboundChains(v, inboundPort{protocol: service.Unsupported, unknown: true})...)
+	}, g.inboundChains(v, inboundPort{protocol: service.Unsupported, unknown: true, guard: guard})...)
 	all = append(all, chains...)
-	all = append(all, g.unknownPortChains(v, chains)...)
+	all = append(all, g.unknownPortChains(v, guard, chains)...)
 	m.ListenerFilters = append(m.ListenerFilters, originalDestinationFilter())
 	inspects(m, all)
 	for _, f := range m.ListenerFilters[1:] {
@@ -345,12 +348,12 @@ func (g *Generator) virtualInbound(v *proxy.View, chains []*chain, quiet []uint3
 
 // unknownPortChains returns the chains of the ports for which a PeerAuthentication has a mode of its own,
 // and which nobody else knows: their connections are passed on, but in this mode.
-func (g *Generator) unknownPortChains(v *proxy.View, known []*chain) (out []*chain) {
+func (g *Generator) unknownPortChains(v *proxy.View, guard *guard, known []*chain) (out []*chain) {
 	for _, number := range g.snap.MTLSPorts(v.Namespace(), v.SelectedBy) {
 		if slices.ContainsFunc(known, func(c *chain) bool { return c.port == number }) {
 			continue
 		}
-		own := g.inboundChains(v, inboundPort{number: number, protocol: service.Unsupported, unknown: true})
+		own := g.inboundChains(v, inboundPort{number: number, protocol: service.Unsupported, unknown: true, guard: guard})
 		for _, c := range own {
 			c.port = number
 		}

@@ -7,6 +7,9 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/generate/authz"
 )
 
 // routeMatch returns which requests a match of a VirtualService is about; all for nil. segments says
@@ -29,9 +32,18 @@ func routeMatch(in *networking.HTTPMatchRequest, segments bool) *routev3.RouteMa
 	}
 	out.CaseSensitive = truth(!in.GetIgnoreUriCase())
 	for _, name := range sortedKeys(in.GetHeaders()) {
+		if claim := claimMatch(name, in.GetHeaders()[name]); claim != nil {
+			out.DynamicMetadata = append(out.DynamicMetadata, claim)
+			continue
+		}
 		out.Headers = append(out.Headers, headerMatch(name, in.GetHeaders()[name]))
 	}
 	for _, name := range sortedKeys(in.GetWithoutHeaders()) {
+		if claim := claimMatch(name, in.GetWithoutHeaders()[name]); claim != nil {
+			claim.Invert = true
+			out.DynamicMetadata = append(out.DynamicMetadata, claim)
+			continue
+		}
 		m := headerMatch(name, in.GetWithoutHeaders()[name])
 		m.InvertMatch = true
 		// A request without the header does not have the value.
@@ -50,6 +62,19 @@ func routeMatch(in *networking.HTTPMatchRequest, segments bool) *routev3.RouteMa
 		out.QueryParameters = append(out.QueryParameters, queryMatch(name, in.GetQueryParams()[name]))
 	}
 	return out
+}
+
+// claimMatch returns which claim of the request's token a match of a header means; nil if it means a header.
+func claimMatch(name string, m *networking.StringMatch) *matcherv3.MetadataMatcher {
+	path := config.RoutingClaim(name)
+	if path == nil {
+		return nil
+	}
+	text := stringMatch(m)
+	if matchesPresence(m) {
+		text = &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: regex(".*")}}
+	}
+	return authz.ClaimMatch(path, text)
 }
 
 func regex(expression string) *matcherv3.RegexMatcher {

@@ -39,7 +39,10 @@ type Snapshot struct {
 	sidecars *sidecarIndex
 	gateways []*GatewayConfig
 	auth     *authIndex
-	ingress  *ingress
+	// authorization has the AuthorizationPolicies, tokens the RequestAuthentications.
+	authorization *policyIndex[*AuthorizationPolicy]
+	tokens        *policyIndex[[]TokenRule]
+	ingress       *ingress
 	// credentials are those of the Secrets.
 	credentials map[config.Key]*config.Credential
 
@@ -55,6 +58,7 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 		before, changed, servicesChanged = &Snapshot{}, nil, true
 	}
 	s := &Snapshot{Domain: domain, scopes: make(map[scopeKey]*Scope)}
+	keys, _ := src.(KeyReader)
 	is := func(kind config.Kind) bool { return changed == nil || changed[kind] }
 	s.Mesh = before.Mesh
 	s.clusterLocal = before.clusterLocal
@@ -102,6 +106,14 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	if is(config.PeerAuthentication) || mesh {
 		s.auth = indexAuth(src.List(config.PeerAuthentication, ""), s.Mesh.GetRootNamespace())
 	}
+	s.authorization = before.authorization
+	if is(config.AuthorizationPolicy) || mesh {
+		s.authorization = indexAuthorization(src.List(config.AuthorizationPolicy, ""), s.Mesh.GetRootNamespace())
+	}
+	s.tokens = before.tokens
+	if is(config.RequestAuthentication) || mesh {
+		s.tokens = indexTokens(src.List(config.RequestAuthentication, ""), s.Mesh.GetRootNamespace(), keys)
+	}
 	s.ingress = before.ingress
 	if is(config.Ingress) || servicesChanged || mesh {
 		s.ingress = s.newIngress(src.List(config.Ingress, ""))
@@ -119,33 +131,38 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	return s
 }
 
-// Difference is how much of a snapshot differs from an earlier one.
-type Difference int
+// Difference says in what a snapshot differs from an earlier one; 0 means in Secrets at most.
+type Difference uint
 
 const (
-	// NoDifference: at most Secrets differ.
-	NoDifference Difference = iota
-	// HTTPRoutes of VirtualServices differ, too.
-	HTTPRoutes
-	// Routes: VirtualServices differ, too, and not their routes of HTTP alone.
+	// HTTPRoutes of VirtualServices differ.
+	HTTPRoutes Difference = 1 << iota
+	// Routes: VirtualServices differ, and not in their routes of HTTP alone.
 	Routes
+	// Policies of who may do what differ: AuthorizationPolicies and RequestAuthentications.
+	Policies
 	// Anything may differ.
 	Anything
 )
 
-// Since returns how much of the snapshot differs from an earlier one, of which it was made. It compares
-// what is shared, so that Anything is also the answer for what was computed anew with the same result.
-func (s *Snapshot) Since(before *Snapshot) Difference {
-	switch {
-	case s.Mesh != before.Mesh || s.Domain != before.Domain || s.namespaces != before.namespaces || s.services != before.services ||
-		s.rules != before.rules || s.sidecars != before.sidecars || s.auth != before.auth || s.ingress != before.ingress || !slices.Equal(s.gateways, before.gateways):
+// Since returns in what the snapshot differs from an earlier one, of which it was made. It compares
+// what is shared, so that a difference is also the answer for what was computed anew with the same result.
+func (s *Snapshot) Since(before *Snapshot) (d Difference) {
+	if s.Mesh != before.Mesh || s.Domain != before.Domain || s.namespaces != before.namespaces || s.services != before.services ||
+		s.rules != before.rules || s.sidecars != before.sidecars || s.auth != before.auth || s.ingress != before.ingress || !slices.Equal(s.gateways, before.gateways) {
 		return Anything
-	case s.virtual == before.virtual:
-		return NoDifference
-	case s.virtual.onlyHTTP(before.virtual) && before.virtual.onlyHTTP(s.virtual):
-		return HTTPRoutes
 	}
-	return Routes
+	if !s.samePolicies(before) {
+		d |= Policies
+	}
+	switch {
+	case s.virtual == before.virtual:
+	case s.virtual.onlyHTTP(before.virtual) && before.virtual.onlyHTTP(s.virtual):
+		d |= HTTPRoutes
+	default:
+		d |= Routes
+	}
+	return d
 }
 
 // meshConfig returns the mesh configuration with Istio's defaults.

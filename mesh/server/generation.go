@@ -118,23 +118,27 @@ func (gen *generation) parts() [len(parts)]*part {
 	return [...]*part{&gen.clusters, &gen.listeners, &gen.routes, &gen.inbound}
 }
 
-// keep lets the generation keep what a change of VirtualServices or Secrets alone does not concern. The
+// keep lets the generation keep what a change of VirtualServices, policies or Secrets alone does not concern. The
 // services have not changed, nor have endpoints that are part of clusters or listeners.
 func (gen *generation) keep(before *generation) {
-	always := func(*proxy.Proxy) bool { return true }
-	// With other VirtualServices a sidecar may reach other services, and a gateway does.
 	now, then := gen.Snapshot(), before.Snapshot()
+	differs := now.Since(then)
+	if differs&push.Anything != 0 {
+		return
+	}
+	isSidecar := func(who *proxy.Proxy) bool { return who.Type == proxy.Sidecar }
+	// With other VirtualServices a sidecar may reach other services, and a gateway does.
 	sameServices := func(who *proxy.Proxy) bool {
-		return who.Type == proxy.Sidecar && now.Scope(proxy.NewView(who)).SameServices(then.Scope(proxy.NewView(who)))
+		return isSidecar(who) && now.Scope(proxy.NewView(who)).SameServices(then.Scope(proxy.NewView(who)))
 	}
-	switch now.Since(then) {
-	case push.NoDifference:
-		gen.clusters.keeps, gen.listeners.keeps, gen.routes.keeps, gen.inbound.keeps = always, always, always, always
-	case push.HTTPRoutes:
-		gen.clusters.keeps, gen.listeners.keeps, gen.inbound.keeps = sameServices, sameServices, always
-	case push.Routes:
-		gen.clusters.keeps, gen.inbound.keeps = sameServices, always
+	routes := differs&(push.HTTPRoutes|push.Routes) != 0
+	policies := differs&push.Policies != 0 // they concern connections to the workload, and those to a gateway
+	gen.clusters.keeps = func(who *proxy.Proxy) bool { return (!routes || sameServices(who)) && (!policies || isSidecar(who)) }
+	gen.listeners.keeps = func(who *proxy.Proxy) bool {
+		return differs&push.Routes == 0 && (!routes || sameServices(who)) && (!policies || isSidecar(who))
 	}
+	gen.routes.keeps = func(*proxy.Proxy) bool { return !routes }
+	gen.inbound.keeps = func(*proxy.Proxy) bool { return !policies }
 }
 
 // outboundOf returns the resources of a proxy for connections that it opens.

@@ -26,6 +26,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh/authn"
 	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/jwks"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/mesh/push"
 	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
@@ -44,6 +45,8 @@ type Config struct {
 	// Throttle is how many proxies are served at once; 0 means queue.DefaultThrottle.
 	Throttle int
 	Metrics  *Metrics
+	// Keys has the keys of issuers of tokens; nil for none.
+	Keys push.KeyReader
 	// Authn says who clients are; nil goes by their certificates.
 	Authn *authn.Authenticator
 	Log   *slog.Logger
@@ -81,7 +84,19 @@ type Server struct {
 type source struct {
 	config.Reader
 	*service.Discovery
+	keys push.KeyReader
 }
+
+// Keys returns the keys of an issuer of tokens; "" for those that could not be had.
+func (s source) Keys(from jwks.Source) string {
+	if s.keys == nil {
+		return ""
+	}
+	return s.keys.Keys(from)
+}
+
+// ProxiesFetchKeys reports whether proxies get such keys themselves.
+func (s source) ProxiesFetchKeys() bool { return s.keys != nil && s.keys.ProxiesFetchKeys() }
 
 // New returns a server that has no snapshot yet.
 func New(cfg Config) *Server {
@@ -89,7 +104,7 @@ func New(cfg Config) *Server {
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	cfg.Authn = cmp.Or(cfg.Authn, &authn.Authenticator{})
 	s := &Server{
-		cfg: cfg, started: time.Now(), source: source{cfg.Reader, cfg.Discovery},
+		cfg: cfg, started: time.Now(), source: source{cfg.Reader, cfg.Discovery, cfg.Keys},
 		admission: newAdmission(), refusals: rate.Sometimes{First: 10, Interval: time.Second}, stopped: make(chan struct{}),
 		views: make(map[*view]struct{}), requested: make(chan struct{}, 1), queued: make(chan struct{}, 1),
 	}

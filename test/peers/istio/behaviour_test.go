@@ -24,12 +24,21 @@ func TestDocumentsHaveTheBehaviourOfIstiod(t *testing.T) {
 		"stranger": other.issue(t, "stranger", "", "stranger.test"),
 		"revoked":  ca.issue(t, "revoked", "", "revoked.test"),
 	}}
+	for name, id := range map[string]string{
+		"frontend": "spiffe://cluster.local/ns/shop/sa/frontend", "former": "spiffe://old.example/ns/default/sa/default",
+		"sleep": "spiffe://cluster.local/ns/default/sa/sleep", "long": "spiffe://cluster.local/ns/default-2/sa/default",
+	} {
+		w.certs[name] = ca.issue(t, name, id)
+	}
 	ca.issue(t, "gateway", "", "*.test")
 	w.backends = startBackends(t, ca, certs)
+	w.backends.startAuthorizers(t)
+	issuer := newIssuer(t)
+	w.ports["keys"] = portOf(t, issuer.url)
 	ca.revoke(t, "s2", "revoked")
 	secrets := startSecrets(t, certs)
 	for _, path := range files {
-		for _, g := range readGroups(t, path, w.ports, certs) {
+		for _, g := range readGroups(t, path, w.backends, issuer, certs) {
 			t.Run(g.Name, func(t *testing.T) {
 				dir := t.TempDir()
 				if *keep != "" {

@@ -25,11 +25,18 @@ type group struct {
 	// Mesh is the MeshConfig, and Proxy what the Envoys say of themselves.
 	Mesh  json.RawMessage `json:"mesh"`
 	Proxy proxyNode       `json:"proxy"`
-	Cases []json.RawMessage
+	// Inbound says that the Envoys are servers: a case without a ServiceEntry has one with the ports PORT_own of HTTP and
+	// PORT_tcp, and requests come from other machines to PORT_own.
+	Inbound bool `json:"inbound"`
+	// JWKSFetch is proxy if the Envoys get the keys of issuers themselves.
+	JWKSFetch string `json:"jwksFetch"`
+	Cases     []json.RawMessage
 
 	cases     []*testCase
 	documents []document
 	ports     map[string]int
+	backends  *backends
+	issuer    *issuer
 }
 
 // proxyNode is what an Envoy says of itself.
@@ -65,7 +72,7 @@ type document struct {
 var apiVersions = map[string]string{
 	"VirtualService": "networking.istio.io/v1", "DestinationRule": "networking.istio.io/v1", "ServiceEntry": "networking.istio.io/v1",
 	"Gateway": "networking.istio.io/v1", "Sidecar": "networking.istio.io/v1", "WorkloadEntry": "networking.istio.io/v1",
-	"PeerAuthentication": "security.istio.io/v1",
+	"PeerAuthentication": "security.istio.io/v1", "RequestAuthentication": "security.istio.io/v1", "AuthorizationPolicy": "security.istio.io/v1",
 	"Service":            "v1", "EndpointSlice": "discovery.k8s.io/v1", "Ingress": "networking.k8s.io/v1", "IngressClass": "networking.k8s.io/v1",
 	"Pod": "v1", "Secret": "v1", "Namespace": "v1", "Node": "v1",
 }
@@ -80,13 +87,16 @@ var (
 	portToken       = regexp.MustCompile(`PORT_[A-Za-z0-9]+`)
 	quotedPortToken = regexp.MustCompile(`"(PORT_[A-Za-z0-9]+)"([^:]|$)`)
 	hashToken       = regexp.MustCompile(`(HASH|SPKI)_[a-z0-9]+`)
+	keysToken       = regexp.MustCompile(`(JWKS|KEYS|ISSUER)_[abc]+`)
 )
 
 // readGroups reads a file of cases. In it, CASE stands for the name of the case, PORT_HTTP for the port
 // of HTTP, PORT_v1 and so on for the ports of backends, other PORT_ names for a port of the case alone,
 // and CERTS for the directory of certificates.
 // HASH_NAME and SPKI_NAME are the hashes of a certificate and of its public key.
-func readGroups(t *testing.T, path string, backends map[string]int, certs string) (groups []*group) {
+// JWKS_ab stands for the public keys a and b, as a text in a document, KEYS_ab for the URL where they are, and ISSUER_ab
+// for an issuer that has them.
+func readGroups(t *testing.T, path string, backends *backends, issuer *issuer, certs string) (groups []*group) {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	check(t, err)
@@ -95,15 +105,25 @@ func readGroups(t *testing.T, path string, backends map[string]int, certs string
 		return certificateHash(t, filepath.Join(certs, name+".pem"), kind == "SPKI")
 	})
 	for part := range strings.SplitSeq(text, "\n---\n") {
-		groups = append(groups, readGroup(t, path, part, backends))
+		part = keysToken.ReplaceAllStringFunc(part, func(token string) string {
+			kind, names, _ := strings.Cut(token, "_")
+			switch kind {
+			case "JWKS":
+				return strconv.Quote(issuer.jwks(names))
+			case "KEYS":
+				return issuer.url + "/" + names + ".jwks"
+			}
+			return issuer.url + "/" + names
+		})
+		groups = append(groups, readGroup(t, path, part, backends, issuer))
 	}
 	return groups
 }
 
-func readGroup(t *testing.T, path, text string, backends map[string]int) *group {
+func readGroup(t *testing.T, path, text string, backends *backends, issuer *issuer) *group {
 	t.Helper()
-	g := &group{ports: map[string]int{"PORT_HTTP": freePort(t)}}
-	for name, port := range backends {
+	g := &group{ports: map[string]int{"PORT_HTTP": freePort(t)}, backends: backends, issuer: issuer}
+	for name, port := range backends.ports {
 		g.ports["PORT_"+name] = port
 	}
 	if err := yaml.UnmarshalStrict([]byte(text), g); err != nil {
@@ -143,6 +163,9 @@ func (g *group) resolve(t *testing.T, name string, raw json.RawMessage) json.Raw
 		if g.ports[token] == 0 {
 			key = name + "/" + token
 		}
+		if kind := strings.TrimPrefix(token, "PORT_"); g.ports[key] == 0 && (kind == "own" || kind == "tcp") {
+			g.ports[key] = g.backends.serveOwn(t, kind)
+		}
 		if g.ports[key] == 0 {
 			g.ports[key] = freePort(t)
 		}
@@ -174,6 +197,9 @@ func (g *group) readCase(t *testing.T, raw json.RawMessage) (*testCase, error) {
 	}
 	if _, ok := all["ServiceEntry"]; !ok {
 		all["ServiceEntry"] = g.defaultService(c.Name)
+		if g.Inbound {
+			all["ServiceEntry"] = g.inboundService(t, c.Name)
+		}
 	}
 	for _, kind := range slices.Sorted(maps.Keys(all)) {
 		if apiVersions[kind] == "" {
@@ -192,9 +218,12 @@ func (g *group) readCase(t *testing.T, raw json.RawMessage) (*testCase, error) {
 		}
 	}
 	for _, text := range c.Requests {
-		r, err := parseRequest(text, c.Name, g.ports["PORT_HTTP"])
+		r, err := parseRequest(text, c.Name, g.ports["PORT_HTTP"], g.issuer)
 		if err != nil {
 			return c, fmt.Errorf("request %q: %w", text, err)
+		}
+		if g.Inbound {
+			r.toWorkload(g.ports[c.Name+"/PORT_own"])
 		}
 		c.requests = append(c.requests, r)
 	}
@@ -216,6 +245,17 @@ func (g *group) defaultService(name string) map[string]any {
 		"hosts": []any{name + ".test"}, "location": "MESH_INTERNAL", "resolution": "STATIC", "endpoints": endpoints,
 		"ports": []any{map[string]any{"name": "http", "number": g.ports["PORT_HTTP"], "protocol": "HTTP"}},
 	}
+}
+
+// inboundService is the ServiceEntry of a case of an inbound group that has none: the Envoy is its endpoint.
+func (g *group) inboundService(t *testing.T, name string) map[string]any {
+	t.Helper()
+	raw := `{"hosts": ["CASE.test"], "location": "MESH_INTERNAL", "resolution": "STATIC",
+		"ports": [{"name": "http", "number": PORT_own, "protocol": "HTTP"}, {"name": "tcp", "number": PORT_tcp, "protocol": "TCP"}],
+		"endpoints": [{"address": "` + nodeAddress + `", "labels": {"app": "server"}}]}`
+	var out map[string]any
+	check(t, json.Unmarshal(g.resolve(t, name, json.RawMessage(raw)), &out))
+	return out
 }
 
 // created is when the first document of a group was created. The older of two has precedence.
@@ -256,8 +296,28 @@ func newDocument(name, kind string, i int, body map[string]any, at time.Time) do
 	if kind == "Secret" {
 		encodeFiles(body["data"])
 	}
+	if kind == "AuthorizationPolicy" {
+		d.body["spec"] = withTexts(body)
+	}
 	d.body["apiVersion"], d.body["kind"], d.body["metadata"] = apiVersions[kind], kind, meta
 	return d
+}
+
+// withTexts puts texts in the place of numbers: an AuthorizationPolicy has ports as texts.
+func withTexts(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for key := range v {
+			v[key] = withTexts(v[key])
+		}
+	case []any:
+		for i := range v {
+			v[i] = withTexts(v[i])
+		}
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	}
+	return v
 }
 
 // encodeFiles puts the content of files in the place of their paths, in base64 as in a Secret. A path

@@ -128,8 +128,9 @@ func readCoveredCases(t *testing.T) (cases []coveredCase) {
 	for _, name := range slices.Concat(plainBackends, tlsBackends, tcpBackends, []string{"dead"}) {
 		ports[name] = 1
 	}
+	issuer := newIssuer(t)
 	for _, path := range files {
-		for _, g := range readGroups(t, path, ports, "/certs") {
+		for _, g := range readGroups(t, path, &backends{ports: ports}, issuer, "/certs") {
 			var mesh map[string]any
 			check(t, yaml.Unmarshal(g.Mesh, &mesh))
 			for _, c := range g.cases {

@@ -16,9 +16,11 @@ import (
 	"time"
 
 	"istio.io/istio/pilot/pkg/config/kube/crd"
+	"istio.io/istio/pilot/pkg/features"
 	pilotxds "istio.io/istio/pilot/test/xds"
 	"istio.io/istio/pkg/config"
 	"istio.io/istio/pkg/config/mesh"
+	"istio.io/istio/pkg/jwt"
 	"istio.io/istio/pkg/security"
 	"sigs.k8s.io/yaml"
 )
@@ -49,6 +51,11 @@ func startIstiod(t *testing.T, g *group) string {
 	}
 	if t.Failed() {
 		t.FailNow()
+	}
+	features.EnableMultipleCustomAuthzProviders = true
+	features.JwksFetchMode = jwt.Istiod
+	if g.JWKSFetch == "proxy" {
+		features.JwksFetchMode = jwt.Hybrid
 	}
 	s := pilotxds.NewFakeDiscoveryServer(t, pilotxds.FakeOptions{
 		Configs: documents, KubernetesObjectString: g.yaml(t, true), MeshConfig: conf,
@@ -90,6 +97,9 @@ func startHoldfast(t *testing.T, g *group, dir, certs string) string {
 	check(t, os.WriteFile(filepath.Join(documents, "all.yaml"), []byte(all), 0o600))
 	listen, admin := "127.0.0.1:"+strconv.Itoa(freePort(t)), "127.0.0.1:"+strconv.Itoa(freePort(t))
 	args := []string{"serve", "--config", documents, "--admin", admin, "--cluster", "Kubernetes"}
+	if g.JWKSFetch != "" {
+		args = append(args, "--jwks-fetch", g.JWKSFetch)
+	}
 	if g.authenticates() {
 		args = append(args, "--listen", "", "--tls-listen", listen, "--tls-cert", filepath.Join(certs, "gateway.pem"),
 			"--tls-key", filepath.Join(certs, "gateway.key"), "--tls-client-ca", filepath.Join(certs, "ca.pem"))

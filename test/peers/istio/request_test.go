@@ -51,8 +51,9 @@ type want struct {
 }
 
 // parseRequest reads a line.
-func parseRequest(text, name string, port int) (*request, error) {
+func parseRequest(text, name string, port int, issuer *issuer) (*request, error) {
 	r := &request{text: text, times: 1, port: port}
+	token := ""
 	left, right, ok := strings.Cut(text, " -> ")
 	if !ok {
 		return nil, errors.New("it has no ->")
@@ -84,6 +85,12 @@ func parseRequest(text, name string, port int) (*request, error) {
 			r.sni = value
 		case key == "cert":
 			r.cert = value
+		case key == "as":
+			r.cert, r.alpn, r.url.Scheme = value, "istio-http/1.1,istio", "https"
+		case key == "token":
+			if token, err = issuer.token(value); err != nil {
+				return nil, err
+			}
 		case key == "tls":
 			r.tls12 = value == "1.2"
 		case key == "proxied":
@@ -100,8 +107,37 @@ func parseRequest(text, name string, port int) (*request, error) {
 			r.headers = append(r.headers, [2]string{key, value})
 		}
 	}
+	r.setToken(token)
 	r.want, err = parseWant(right, r.times)
 	return r, err
+}
+
+// setToken puts a token in the place of TOKEN in the path and in headers, or into the header Authorization.
+func (r *request) setToken(token string) {
+	if token == "" {
+		return
+	}
+	path := strings.ReplaceAll(r.path, "TOKEN", token)
+	placed := path != r.path
+	r.path = path
+	for i, h := range r.headers {
+		if value := strings.ReplaceAll(h[1], "TOKEN", token); value != h[1] {
+			r.headers[i][1], placed = value, true
+		}
+	}
+	if !placed {
+		r.headers = append(r.headers, [2]string{"Authorization", "Bearer " + token})
+	}
+}
+
+// toWorkload makes a request come from another machine to the workload of the Envoy, and to this port if it says none.
+func (r *request) toWorkload(port int) {
+	if r.from == "" {
+		r.from, r.to = "peer", nodeAddress
+	}
+	if r.url.Port() == "" {
+		r.port = port
+	}
 }
 
 // setURL reads the target. The path stays as it is written.

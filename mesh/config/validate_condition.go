@@ -1,0 +1,87 @@
+package config
+
+import (
+	"strings"
+
+	security "istio.io/api/security/v1beta1"
+)
+
+// Attributes of requests and connections, by which conditions of an AuthorizationPolicy are named.
+const (
+	AttributeHeader         = "request.headers" // request.headers[NAME]
+	AttributeSourceIP       = "source.ip"
+	AttributeRemoteIP       = "remote.ip"
+	AttributeNamespace      = "source.namespace"
+	AttributeServiceAccount = "source.serviceAccount"
+	AttributePrincipal      = "source.principal"
+	AttributeTrustDomain    = "source.trustDomain"
+	AttributeAuthPrincipal  = "request.auth.principal"
+	AttributeAudiences      = "request.auth.audiences"
+	AttributePresenter      = "request.auth.presenter"
+	AttributeClaims         = claimsAttribute // request.auth.claims[NAME]…
+	AttributeDestinationIP  = "destination.ip"
+	AttributePort           = "destination.port"
+	AttributeSNI            = "connection.sni"
+	// AttributeMetadata begins the name of dynamic metadata of Envoy: experimental.envoy.filters.FILTER[KEY].
+	AttributeMetadata = "experimental.envoy.filters."
+)
+
+// attributes are those with a fixed name: how their values are checked, nil for not at all, and whether they say who the
+// client is.
+var attributes = map[string]struct {
+	check    func(*checker, *path, []string)
+	identity bool
+}{
+	AttributeSourceIP: {(*checker).ipBlocks, false}, AttributeRemoteIP: {(*checker).ipBlocks, false},
+	AttributeDestinationIP: {(*checker).ipBlocks, false}, AttributePort: {(*checker).portTexts, false}, AttributeSNI: {nil, false},
+	AttributeNamespace: {nil, true}, AttributePrincipal: {nil, true},
+	AttributeServiceAccount: {(*checker).serviceAccounts, true}, AttributeTrustDomain: {(*checker).trustDomains, true},
+	AttributeAuthPrincipal: {nil, true}, AttributeAudiences: {nil, true}, AttributePresenter: {nil, true},
+}
+
+// formerAttributes are no more, for the reasons given.
+var formerAttributes = map[string]string{
+	"destination.namespace": "use metadata.namespace",
+	"destination.name":      "use the selector",
+	"destination.user":      "use the selector",
+}
+
+// condition checks a condition.
+func (k *checker) condition(at *path, c *security.Condition, custom bool) {
+	key := c.GetKey()
+	attribute, fixed := attributes[key]
+	prefix := ""
+	for _, p := range []string{AttributeHeader, AttributeClaims, AttributeMetadata} {
+		if strings.HasPrefix(key, p) {
+			prefix = p
+		}
+	}
+	values := func(check func(*checker, *path, []string)) {
+		check(k, at.field("values"), c.GetValues())
+		check(k, at.field("notValues"), c.GetNotValues())
+	}
+	values((*checker).noneEmpty)
+	switch {
+	case key == "":
+		k.errorf(at.field("key"), "it is missing")
+	case len(c.GetValues())+len(c.GetNotValues()) == 0:
+		k.errorf(at.field("values"), "one of values and notValues must be set")
+	case fixed:
+		if attribute.check != nil {
+			values(attribute.check)
+		}
+	case prefix != "":
+		if name := key[strings.IndexByte(key+"[", '['):]; len(name) < 3 || !strings.HasSuffix(name, "]") {
+			k.errorf(at.field("key"), "%.100q: want a name in brackets, as in %s[NAME]", key, prefix)
+		}
+	case formerAttributes[key] != "":
+		k.errorf(at.field("key"), "%q is no attribute any more: %s", key, formerAttributes[key])
+	case strings.HasPrefix(key, "destination.labels"):
+		k.errorf(at.field("key"), "%.100q is no attribute any more: use the selector", key)
+	default:
+		k.errorf(at.field("key"), "%.100q is no attribute of a request or a connection", key)
+	}
+	if custom && (attribute.identity || prefix == AttributeClaims) {
+		k.errorf(at.field("key"), "%.100q is not supported with the action CUSTOM: who the client is, is not known when the provider is asked", key)
+	}
+}

@@ -1,0 +1,87 @@
+package config
+
+import (
+	"encoding/json"
+	"net/url"
+	"strconv"
+
+	"github.com/go-jose/go-jose/v4"
+	security "istio.io/api/security/v1beta1"
+)
+
+// validateRequestAuthentication checks a RequestAuthentication.
+func validateRequestAuthentication(k *checker, spec *security.RequestAuthentication) {
+	k.policyTarget(spec.GetSelector(), spec.GetTargetRef(), spec.GetTargetRefs())
+	for i, rule := range spec.GetJwtRules() {
+		k.jwtRule((&path{name: "spec"}).field("jwtRules").at(i), rule)
+	}
+}
+
+// jwtRule checks which tokens are accepted, and where they are.
+func (k *checker) jwtRule(at *path, rule *security.JWTRule) {
+	if rule.GetIssuer() == "" && rule.GetJwksUri() == "" {
+		k.errorf(at.field("issuer"), "an issuer or a jwksUri must be set")
+	}
+	for _, list := range []struct {
+		field  string
+		values []string
+	}{{"audiences", rule.GetAudiences()}, {"fromParams", rule.GetFromParams()}, {"fromCookies", rule.GetFromCookies()}} {
+		k.noneEmpty(at.field(list.field), list.values)
+	}
+	k.keySource(at, rule)
+	for i, header := range rule.GetFromHeaders() {
+		at := at.field("fromHeaders").at(i).field("name")
+		if header.GetName() == "" {
+			k.errorf(at, "it is missing")
+		} else {
+			k.report(at, header.GetName(), headerNameProblem(header.GetName()))
+		}
+	}
+	for i, claim := range rule.GetOutputClaimToHeaders() {
+		at := at.field("outputClaimToHeaders").at(i)
+		if claim.GetClaim() == "" {
+			k.errorf(at.field("claim"), "it is missing")
+		}
+		if claim.GetHeader() == "" {
+			k.errorf(at.field("header"), "it is missing")
+		} else {
+			k.report(at.field("header"), claim.GetHeader(), headerNameProblem(claim.GetHeader()))
+		}
+	}
+	if name := rule.GetOutputPayloadToHeader(); name != "" {
+		k.report(at.field("outputPayloadToHeader"), name, headerNameProblem(name))
+	}
+	k.duration(at.field("timeout"), rule.GetTimeout())
+}
+
+// keySource checks where the keys of the issuer are.
+func (k *checker) keySource(at *path, rule *security.JWTRule) {
+	if uri := rule.GetJwksUri(); uri != "" {
+		u, err := url.Parse(uri)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+			k.errorf(at.field("jwksUri"), "%.200q: want a URL, http://HOST… or https://HOST…", uri)
+		} else if n, err := strconv.ParseUint(u.Port(), 10, 16); u.Port() != "" && (err != nil || n == 0) {
+			k.errorf(at.field("jwksUri"), "%.200q: the port must be from 1 to 65535", uri)
+		}
+	}
+	if rule.GetJwks() == "" {
+		return
+	}
+	if rule.GetJwksUri() != "" {
+		k.warnf(at.field("jwksUri"), "has no effect beside jwks")
+	}
+	keys := at.field("jwks")
+	var set jose.JSONWebKeySet
+	if err := json.Unmarshal([]byte(rule.GetJwks()), &set); err != nil {
+		k.errorf(keys, "is no set of keys (JWKS): %v", err)
+		return
+	}
+	if len(set.Keys) == 0 {
+		k.warnf(keys, "has no key that is known: no token is accepted")
+	}
+	for i, key := range set.Keys {
+		if !key.IsPublic() {
+			k.warnf(keys, "key %d is private, and is sent to proxies: whoever reads the document can make tokens; write the public key", i)
+		}
+	}
+}

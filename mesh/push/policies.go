@@ -1,0 +1,208 @@
+package push
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	security "istio.io/api/security/v1beta1"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/jwks"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// AuthorizationPolicy is an AuthorizationPolicy document.
+type AuthorizationPolicy struct {
+	config.Key
+	Policy *security.AuthorizationPolicy
+	// DryRun says that the policy is evaluated and not enforced.
+	DryRun bool
+}
+
+// TokenRule is a rule of a RequestAuthentication: which tokens are accepted.
+type TokenRule struct {
+	*security.JWTRule
+	Origin config.Key
+	// Keys are the issuer's, as JWKS; "" if they could not be had yet.
+	Keys string
+	// ByProxy says that proxies get the keys themselves if they are at a service of the mesh.
+	ByProxy bool
+}
+
+// KeyReader is a Source that has the keys of issuers.
+type KeyReader interface {
+	// Keys returns keys as JWKS; "" for those that could not be had yet.
+	Keys(from jwks.Source) string
+	// ProxiesFetchKeys reports whether proxies get the keys themselves if they are at a service of the mesh.
+	ProxiesFetchKeys() bool
+}
+
+// KeySourceOf returns where the keys of a rule are; ok is false if the rule has them itself.
+func KeySourceOf(rule *security.JWTRule) (from jwks.Source, ok bool) {
+	return jwks.Source{Issuer: rule.GetIssuer(), URI: rule.GetJwksUri(), Timeout: rule.GetTimeout().AsDuration()}, rule.GetJwks() == ""
+}
+
+// targeted is a document that applies to the workloads of a namespace that a selector selects; those of the root
+// namespace apply to all namespaces.
+type targeted[T any] struct {
+	selector map[string]string
+	value    T
+}
+
+// policyIndex has documents by namespace, oldest first.
+type policyIndex[T any] struct {
+	root        string
+	byNamespace map[string][]targeted[T]
+}
+
+// of returns the documents that apply to a proxy: first those of the root namespace.
+func (idx *policyIndex[T]) of(v *proxy.View) (out []T) {
+	if idx == nil || len(idx.byNamespace) == 0 {
+		return nil
+	}
+	namespaces := []string{idx.root}
+	if own := v.Namespace(); own != idx.root {
+		namespaces = append(namespaces, own)
+	}
+	for _, namespace := range namespaces {
+		for _, t := range idx.byNamespace[namespace] {
+			if v.SelectedBy(t.selector) {
+				out = append(out, t.value)
+			}
+		}
+	}
+	return out
+}
+
+// refersToTargets reports whether a policy applies to what it refers to, and not to the workloads that it selects.
+func refersToTargets[R any](one *R, more []*R) bool { return one != nil || len(more) > 0 }
+
+func indexAuthorization(list []*config.Config, root string) *policyIndex[*AuthorizationPolicy] {
+	idx := &policyIndex[*AuthorizationPolicy]{root, make(map[string][]targeted[*AuthorizationPolicy])}
+	for _, c := range slices.SortedFunc(slices.Values(list), config.Older) {
+		spec, ok := c.Spec.(*security.AuthorizationPolicy)
+		if !ok || refersToTargets(spec.GetTargetRef(), spec.GetTargetRefs()) {
+			continue
+		}
+		dry, _ := strconv.ParseBool(c.Annotations[config.DryRun])
+		idx.byNamespace[c.Namespace] = append(idx.byNamespace[c.Namespace], targeted[*AuthorizationPolicy]{
+			spec.GetSelector().GetMatchLabels(), &AuthorizationPolicy{Key: c.Meta.Key, Policy: spec, DryRun: dry},
+		})
+	}
+	return idx
+}
+
+// AuthorizationPolicies returns the policies that apply to a proxy: those of the root namespace and of its own, each
+// oldest first.
+func (s *Snapshot) AuthorizationPolicies(v *proxy.View) []*AuthorizationPolicy {
+	return s.authorization.of(v)
+}
+
+func indexTokens(list []*config.Config, root string, keys KeyReader) *policyIndex[[]TokenRule] {
+	idx := &policyIndex[[]TokenRule]{root, make(map[string][]targeted[[]TokenRule])}
+	for _, c := range slices.SortedFunc(slices.Values(list), config.Older) {
+		spec, ok := c.Spec.(*security.RequestAuthentication)
+		if !ok || refersToTargets(spec.GetTargetRef(), spec.GetTargetRefs()) {
+			continue
+		}
+		var rules []TokenRule
+		for _, rule := range spec.GetJwtRules() {
+			r := TokenRule{JWTRule: rule, Origin: c.Meta.Key, Keys: rule.GetJwks()}
+			if from, elsewhere := KeySourceOf(rule); elsewhere && keys != nil {
+				r.Keys, r.ByProxy = keys.Keys(from), keys.ProxiesFetchKeys()
+			}
+			rules = append(rules, r)
+		}
+		idx.byNamespace[c.Namespace] = append(idx.byNamespace[c.Namespace], targeted[[]TokenRule]{spec.GetSelector().GetMatchLabels(), rules})
+	}
+	return idx
+}
+
+// TokenRules returns which tokens are accepted in requests to a proxy, in the order of their issuers.
+func (s *Snapshot) TokenRules(v *proxy.View) []TokenRule {
+	rules := slices.Concat(s.tokens.of(v)...)
+	slices.SortStableFunc(rules, func(a, b TokenRule) int { return cmp.Compare(a.GetIssuer(), b.GetIssuer()) })
+	return rules
+}
+
+// KeySources returns where the keys are that RequestAuthentications do not have themselves, each with the documents
+// that need it.
+func KeySources(list []*config.Config) map[jwks.Source][]config.Key {
+	out := make(map[jwks.Source][]config.Key)
+	for _, c := range list {
+		spec, _ := c.Spec.(*security.RequestAuthentication)
+		for _, rule := range spec.GetJwtRules() {
+			if from, elsewhere := KeySourceOf(rule); elsewhere && !slices.Contains(out[from], c.Meta.Key) {
+				out[from] = append(out[from], c.Meta.Key)
+			}
+		}
+	}
+	return out
+}
+
+// Referred returns the service that a MeshConfig or a URL means by NAMESPACE/HOST or HOST: whichever namespace it is in,
+// and the oldest of several; nil for none.
+func (s *Snapshot) Referred(text string) *service.Service {
+	namespace, host, both := strings.Cut(text, "/")
+	if !both {
+		namespace, host = "", text
+	}
+	for _, svc := range s.services.byHost[service.Hostname(lower(host))] {
+		if !both || svc.Namespace == namespace {
+			return svc
+		}
+	}
+	return nil
+}
+
+// samePolicies reports whether two snapshots have the same policies of who may do what.
+func (s *Snapshot) samePolicies(before *Snapshot) bool {
+	return s.authorization == before.authorization && s.tokens == before.tokens
+}
+
+// trustDomainBoundary ends a trust domain in a principal.
+const trustDomainBoundary = "/"
+
+// Principals returns the principals that a principal of a policy stands for: one in a trust domain of the mesh, or in
+// cluster.local, which is another name for it, in all of the mesh's trust domains.
+func (s *Snapshot) Principals(principal string) []string {
+	domain, path, ok := strings.Cut(principal, trustDomainBoundary)
+	if !ok || strings.Count(path, trustDomainBoundary) != 3 || domain == "*" {
+		return []string{principal}
+	}
+	domains := s.TrustDomains()
+	if domain != config.DefaultDomain && !slices.ContainsFunc(domains, func(d string) bool { return matchesWildcard(domain, d) }) {
+		return []string{principal}
+	}
+	out := make(map[string]bool)
+	for _, d := range domains {
+		if suffix, wild := strings.CutPrefix(domain, "*"); wild && strings.HasSuffix(d, suffix) {
+			out[principal] = true
+		} else {
+			out[d+trustDomainBoundary+path] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(out))
+}
+
+// TrustDomains returns the trust domain of the mesh and its aliases.
+func (s *Snapshot) TrustDomains() []string {
+	return append([]string{s.Mesh.GetTrustDomain()}, s.Mesh.GetTrustDomainAliases()...)
+}
+
+// matchesWildcard reports whether a text is one that a pattern stands for, which may begin or end with "*".
+func matchesWildcard(pattern, text string) bool {
+	switch {
+	case pattern == "*":
+		return true
+	case strings.HasPrefix(pattern, "*"):
+		return strings.HasSuffix(text, pattern[1:])
+	case strings.HasSuffix(pattern, "*"):
+		return strings.HasPrefix(text, pattern[:len(pattern)-1])
+	}
+	return pattern == text
+}

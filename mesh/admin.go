@@ -88,7 +88,8 @@ func (e *Environment) adminHandler() http.Handler {
 	return mux
 }
 
-// explain answers GET /explain?proxy=&host=&port=&path=&method=&header=NAME:VALUE.
+// explain answers GET /explain?proxy=&host=&port=&path=&method=&header=NAME:VALUE&claims=JSON, and with inbound=true and
+// principal=, source=, sni= and tcp=true for a request that comes to the workload.
 func (e *Environment) explain(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	req := inspect.Request{Host: q.Get("host"), Path: q.Get("path"), Method: q.Get("method"), Headers: make(map[string]string)}
@@ -104,7 +105,19 @@ func (e *Environment) explain(w http.ResponseWriter, r *http.Request) {
 		name, value, _ := strings.Cut(header, ":")
 		req.Headers[strings.TrimSpace(name)] = strings.TrimSpace(value)
 	}
-	explanation, err := e.Explain(q.Get("proxy"), req)
+	req.TCP = q.Get("tcp") == "true"
+	req.Client = inspect.Client{Principal: q.Get("principal"), Address: q.Get("source"), ServerName: q.Get("sni")}
+	if text := q.Get("claims"); text != "" {
+		if err := json.Unmarshal([]byte(text), &req.Client.Claims); err != nil {
+			http.Error(w, fmt.Sprintf("claims: want an object of JSON: %v", err), http.StatusBadRequest)
+			return
+		}
+	}
+	explain := e.Explain
+	if q.Get("inbound") == "true" {
+		explain = e.ExplainInbound
+	}
+	explanation, err := explain(q.Get("proxy"), req)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusNotFound)
 		return

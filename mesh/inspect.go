@@ -1,9 +1,11 @@
 package mesh
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -11,27 +13,82 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/generate"
 	"github.com/holdfast-xds/holdfast/mesh/inspect"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/mesh/push"
 	"github.com/holdfast-xds/holdfast/mesh/server"
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
-// Explain says what would happen to a request of a connected proxy, by its node id.
+// Explain says what would happen to a request that the workload of a connected proxy sends, by the proxy's node id, and
+// what the proxies at the other end would do with it.
 func (e *Environment) Explain(node string, req inspect.Request) (*inspect.Explanation, error) {
 	served, err := e.served(node)
 	if err != nil {
 		return nil, err
 	}
+	who := served[0].Proxy
 	if svc := e.discovery.ServiceOf(service.Hostname(strings.ToLower(req.Host))); svc != nil {
-		req.Addresses = svc.AddressesIn(served[0].Proxy.Cluster)
+		req.Addresses = svc.AddressesIn(who.Cluster)
 	}
 	explanation := inspect.Explain(served[0], req)
+	e.addServers(explanation, req, who)
+	e.addPlaces(explanation)
+	return explanation, nil
+}
+
+// maxServers is how many other ends are explained: they are alike, mostly.
+const maxServers = 5
+
+// addServers explains what the proxies at the endpoints would do with a request of a proxy.
+func (e *Environment) addServers(explanation *inspect.Explanation, req inspect.Request, who *proxy.Proxy) {
+	for _, ep := range explanation.Endpoints() {
+		address, err := netip.ParseAddr(ep.Address)
+		if err != nil || len(explanation.Servers) == maxServers {
+			continue
+		}
+		for _, s := range e.server.Served("") {
+			if s.Proxy.Type != proxy.Sidecar || s.Proxy.Capture == proxy.None || !slices.Contains(s.Proxy.IPs, address) {
+				continue
+			}
+			there := req
+			there.Port, there.Addresses = ep.Port, []string{ep.Address}
+			there.Client = inspect.Client{Address: who.IPs[0].String(), Claims: req.Client.Claims}
+			if ep.MeshTLS {
+				there.Client.Principal = e.principalOf(s, who)
+			}
+			explanation.Servers = append(explanation.Servers, inspect.Server{Proxy: s.Proxy.Node, Explanation: inspect.ExplainInbound(s, there)})
+		}
+	}
+}
+
+// principalOf returns the SPIFFE ID of the certificate of a proxy.
+func (e *Environment) principalOf(s *server.Served, who *proxy.Proxy) string {
+	return "spiffe://" + s.TrustDomain() + "/ns/" + who.Namespace + "/sa/" + cmp.Or(who.ServiceAccount, "default")
+}
+
+// ExplainInbound says what would happen to a request that comes to the workload of a connected proxy, at a port of the
+// workload.
+func (e *Environment) ExplainInbound(node string, req inspect.Request) (*inspect.Explanation, error) {
+	served, err := e.served(node)
+	if err != nil {
+		return nil, err
+	}
+	req.Addresses = []string{served[0].Proxy.IPs[0].String()}
+	explanation := inspect.ExplainInbound(served[0], req)
+	e.addPlaces(explanation)
+	return explanation, nil
+}
+
+// addPlaces says of each document where it was written.
+func (e *Environment) addPlaces(explanation *inspect.Explanation) {
 	for i, step := range explanation.Steps {
 		if key, ok := generate.OriginOf(step.Document); ok {
 			explanation.Steps[i].Document = e.place(key)
 		}
 	}
-	return explanation, nil
+	for _, s := range explanation.Servers {
+		e.addPlaces(s.Explanation)
+	}
 }
 
 // place returns a document with the place where it was written.

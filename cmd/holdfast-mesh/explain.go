@@ -22,14 +22,21 @@ import (
 )
 
 const explainLong = `Say what would happen to a request that a workload sends through its proxy: which listener, routes,
-cluster and endpoints it takes, and which documents made them so. The proxy must be connected.`
+cluster and endpoints it takes, which documents made them so, and whether the proxies at the other end
+would let it pass. The proxies must be connected. With --inbound, the request comes to the workload from
+a client that --as and --from describe, and PORT is one of the workload: which policy and which rule
+deny it, or allow it, and who the client is for them.
+
+A token is taken to be valid: --claims says what it says.`
 
 func newExplain(stdout io.Writer) *cobra.Command {
-	var admin, output, node, method string
+	var admin, output, node, method, principal, source, serverName, claims string
 	var headers []string
+	var inbound, tcp bool
 	c := &cobra.Command{
-		Use: "explain --proxy ID HOST[:PORT][/PATH]", Short: "show what happens to a request, and which documents made it so", Long: explainLong,
-		Example: "holdfast-mesh explain --proxy laptop reviews.shop.internal:8080/x -H 'end-user: jason'",
+		Use: "explain --proxy ID [--inbound] HOST[:PORT][/PATH]", Short: "show what happens to a request, and which documents made it so", Long: explainLong,
+		Example: "holdfast-mesh explain --proxy laptop reviews.shop.internal:8080/x -H 'end-user: jason'\n" +
+			"holdfast-mesh explain --proxy reviews-1 --inbound --as spiffe://cluster.local/ns/shop/sa/web reviews:9080/x",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return errors.New("want one HOST[:PORT][/PATH]")
@@ -47,24 +54,49 @@ func newExplain(stdout io.Writer) *cobra.Command {
 			query.Set("proxy", node)
 			query.Set("method", method)
 			query["header"] = headers
+			if !inbound && (principal != "" || source != "" || serverName != "" || tcp) {
+				return errors.New("--as, --from, --sni and --tcp describe the client of a request that comes to the workload: add --inbound")
+			}
+			if claims != "" && !json.Valid([]byte(claims)) {
+				return fmt.Errorf("--claims %q: want an object of JSON", claims)
+			}
+			query.Set("inbound", strconv.FormatBool(inbound))
+			query.Set("tcp", strconv.FormatBool(tcp))
+			query.Set("principal", principal)
+			query.Set("source", source)
+			query.Set("sni", serverName)
+			query.Set("claims", claims)
 			var e inspect.Explanation
 			if err := ask(cmd.Context(), admin, "/explain?"+query.Encode(), &e); err != nil {
 				return err
 			}
-			return write(stdout, output, e, func(w io.Writer) {
-				for _, s := range e.Steps {
-					_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Kind, s.Name, s.Document, s.Detail)
-				}
-				_, _ = fmt.Fprintf(w, "→ %s\n", e.Outcome)
-			})
+			return write(stdout, output, e, func(w io.Writer) { explanationTable(w, &e) })
 		},
 	}
 	c.Flags().StringVar(&node, "proxy", "", "node `ID` of the proxy. Required")
 	c.Flags().StringVar(&method, "method", "GET", "`METHOD` of the request")
+	c.Flags().BoolVar(&inbound, "inbound", false, "the request comes to the workload of the proxy")
+	c.Flags().BoolVar(&tcp, "tcp", false, "it is a connection that is not HTTP. With --inbound")
+	c.Flags().StringVar(&principal, "as", "", "SPIFFE `ID` of the client's certificate; empty: it has none. With --inbound")
+	c.Flags().StringVar(&source, "from", "", "`ADDRESS` of the client. With --inbound")
+	c.Flags().StringVar(&serverName, "sni", "", "server `NAME` of the TLS connection; empty: HOST. With --inbound")
+	c.Flags().StringVar(&claims, "claims", "", "`JSON` of the claims of the request's token; empty: it has none")
 	c.Flags().StringArrayVarP(&headers, "header", "H", nil, "`NAME:VALUE` of a header; may be given several times")
 	c.Flags().StringVar(&admin, "admin", defaultAdmin, "`ADDR`, host:port, of the server's status")
 	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
 	return c
+}
+
+// explanationTable writes an explanation, and after it those of the other end.
+func explanationTable(w io.Writer, e *inspect.Explanation) {
+	for _, s := range e.Steps {
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Kind, s.Name, s.Document, s.Detail)
+	}
+	_, _ = fmt.Fprintf(w, "→ %s\n", e.Outcome)
+	for _, s := range e.Servers {
+		_, _ = fmt.Fprintf(w, "\nat %s\n", s.Proxy)
+		explanationTable(w, s.Explanation)
+	}
 }
 
 // requestOf splits HOST[:PORT][/PATH].

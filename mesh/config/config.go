@@ -72,6 +72,22 @@ func (k Key) String() string {
 	return k.Kind.Short() + " " + k.Namespace + "/" + k.Name
 }
 
+// Path returns the path of a document as in the API of Kubernetes, with the kind in Istio's spelling.
+func (k Key) Path() string {
+	group, name, ok := strings.Cut(string(k.Kind), "/")
+	if !ok {
+		group, name = "core", string(k.Kind)
+	}
+	var kebab strings.Builder
+	for i, r := range name {
+		if i > 0 && r >= 'A' && r <= 'Z' {
+			kebab.WriteByte('-')
+		}
+		kebab.WriteRune(r)
+	}
+	return "/apis/" + group + "/v1/namespaces/" + k.Namespace + "/" + strings.ToLower(kebab.String()) + "/" + k.Name
+}
+
 // Meta is what every document has.
 type Meta struct {
 	Key

@@ -17,30 +17,13 @@ func originMetadata(origins ...config.Key) *corev3.Metadata {
 			continue
 		}
 		return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
-			"istio": {Fields: map[string]*structpb.Value{"config": structpb.NewStringValue(originPath(origin))}},
+			"istio": {Fields: map[string]*structpb.Value{"config": structpb.NewStringValue(origin.Path())}},
 		}}
 	}
 	return nil
 }
 
-// originPath returns the path of a document as in the API of Kubernetes, with the kind in Istio's
-// spelling.
-func originPath(key config.Key) string {
-	group, name, ok := strings.Cut(string(key.Kind), "/")
-	if !ok {
-		group, name = "core", string(key.Kind)
-	}
-	var kebab strings.Builder
-	for i, r := range name {
-		if i > 0 && r >= 'A' && r <= 'Z' {
-			kebab.WriteByte('-')
-		}
-		kebab.WriteRune(r)
-	}
-	return "/apis/" + group + "/v1/namespaces/" + key.Namespace + "/" + strings.ToLower(kebab.String()) + "/" + key.Name
-}
-
-// OriginOf returns the document of a path that originPath made; ok is false for other texts.
+// OriginOf returns the document of a path that config.Key.Path made; ok is false for other texts.
 func OriginOf(path string) (key config.Key, ok bool) {
 	parts := strings.Split(path, "/") // "", apis, group, v1, namespaces, namespace, kind, name
 	if len(parts) != 8 || parts[1] != "apis" {

@@ -21,6 +21,8 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -45,6 +47,10 @@ type Request struct {
 	Headers map[string]string
 	// Addresses are the virtual addresses of the host, by which a captured connection is told.
 	Addresses []string
+	// TCP says that it is a connection which is not HTTP.
+	TCP bool
+	// Client is who sends the request.
+	Client Client
 }
 
 // Explanation is what happens to a request. Each step names the resource, and the document that made
@@ -53,7 +59,29 @@ type Explanation struct {
 	Steps []Step `json:"steps"`
 	// Outcome says what happens in the end.
 	Outcome string `json:"outcome"`
+	// Servers say what happens at the other end, for each proxy there that is connected.
+	Servers []Server `json:"servers,omitempty"`
+
+	// endpoints are those to which the request may go.
+	endpoints []Endpoint
 }
+
+// Server is the other end of a request.
+type Server struct {
+	Proxy string `json:"proxy"`
+	*Explanation
+}
+
+// Endpoint is an endpoint to which a request may go.
+type Endpoint struct {
+	Address string
+	Port    uint32
+	// MeshTLS says that the proxy connects by mutual TLS of the mesh.
+	MeshTLS bool
+}
+
+// Endpoints returns the endpoints to which the request may go.
+func (e *Explanation) Endpoints() []Endpoint { return e.endpoints }
 
 // Step is a resource on the way of a request.
 type Step struct {
@@ -84,7 +112,9 @@ func Explain(r Resources, req Request) *Explanation {
 				x.http(m, c.GetTransportSocket() != nil)
 				return x.Explanation
 			case *tcpv3.TcpProxy:
-				x.tcp(m)
+				if x.Outcome = x.guardTCP(c.GetFilters()); x.Outcome == "" {
+					x.tcp(m)
+				}
 				return x.Explanation
 			}
 		}
@@ -205,6 +235,9 @@ func (x *explainer) tcp(m *tcpv3.TcpProxy) {
 
 // http follows a request to an HTTP connection manager; tls is set if the connection has TLS.
 func (x *explainer) http(m *managerv3.HttpConnectionManager, tls bool) {
+	if x.Outcome = x.guardHTTP(m, x.request(tls)); x.Outcome != "" {
+		return
+	}
 	config := m.GetRouteConfig()
 	if name := m.GetRds().GetRouteConfigName(); name != "" {
 		var ok bool
@@ -225,11 +258,19 @@ func (x *explainer) http(m *managerv3.HttpConnectionManager, tls bool) {
 		x.Outcome = "301: redirected to https"
 		return
 	}
-	if len(found.Candidates) == 0 {
-		x.Outcome = "404: no route of the virtual host takes the request"
-		return
+	for _, candidate := range found.Candidates {
+		if x.hasClaims(candidate.Route) {
+			x.route(candidate.Route)
+			return
+		}
 	}
-	x.route(found.Candidates[0].Route)
+	x.Outcome = "404: no route of the virtual host takes the request"
+}
+
+// hasClaims reports whether the token of the request has the claims that a route asks for.
+func (x *explainer) hasClaims(r *routev3.Route) bool {
+	f := &facts{claims: x.Client.Claims}
+	return !slices.ContainsFunc(r.GetMatch().GetDynamicMetadata(), func(m *matcherv3.MetadataMatcher) bool { return f.claim(m) == m.GetInvert() })
 }
 
 // withVirtualHosts adds the virtual hosts that are resources of their own.
@@ -246,7 +287,8 @@ func (x *explainer) withVirtualHosts(config *routev3.RouteConfiguration) *routev
 	return all
 }
 
-// request returns the request as the router sees it. A client leaves the port out if it is that of the scheme.
+// request returns the request as the router sees it. A client leaves the port out if it is that of the scheme; a header
+// Host says what it sends instead.
 func (x *explainer) request(tls bool) routing.Request {
 	r := routing.Request{Scheme: "http", Method: x.Method, Host: x.Host, Path: x.Path}
 	port := uint32(80)
@@ -257,6 +299,10 @@ func (x *explainer) request(tls bool) routing.Request {
 		r.Host = net.JoinHostPort(x.Host, strconv.FormatUint(uint64(x.Port), 10))
 	}
 	for _, name := range slices.Sorted(maps.Keys(x.Headers)) {
+		if strings.EqualFold(name, "host") {
+			r.Host = x.Headers[name]
+			continue
+		}
 		r.Headers = append(r.Headers, routing.Header{Name: name, Value: x.Headers[name]})
 	}
 	return r
@@ -321,6 +367,9 @@ func (x *explainer) cluster(name, detail string) (fault string) {
 		for _, ep := range l.GetLbEndpoints() {
 			n++
 			address := ep.GetEndpoint().GetAddress()
+			x.endpoints = append(x.endpoints, Endpoint{
+				Address: address.GetSocketAddress().GetAddress(), Port: address.GetSocketAddress().GetPortValue(), MeshTLS: usesMeshTLS(c, ep),
+			})
 			text := fmt.Sprintf("%s:%d", address.GetSocketAddress().GetAddress(), address.GetSocketAddress().GetPortValue())
 			if path := address.GetPipe().GetPath(); path != "" {
 				text = path
@@ -337,4 +386,24 @@ func (x *explainer) cluster(name, detail string) (fault string) {
 		return "has no endpoints"
 	}
 	return ""
+}
+
+// usesMeshTLS reports whether a cluster connects to an endpoint by mutual TLS of the mesh.
+func usesMeshTLS(c *clusterv3.Cluster, ep *endpointv3.LbEndpoint) bool {
+	is := func(socket *corev3.TransportSocket) bool {
+		context := &tlsv3.UpstreamTlsContext{}
+		return socket.GetTypedConfig().UnmarshalTo(context) == nil &&
+			slices.Contains(context.GetCommonTlsContext().GetAlpnProtocols(), "istio")
+	}
+	labels := ep.GetMetadata().GetFilterMetadata()["envoy.transport_socket_match"].GetFields()
+	for _, m := range c.GetTransportSocketMatches() {
+		matches := true
+		for key, value := range m.GetMatch().GetFields() {
+			matches = matches && labels[key].GetStringValue() == value.GetStringValue()
+		}
+		if matches {
+			return is(m.GetTransportSocket())
+		}
+	}
+	return c.GetTransportSocket() != nil && is(c.GetTransportSocket())
 }

@@ -51,6 +51,9 @@ func WouldServe(snap *push.Snapshot, endpoints generate.Endpoints, discovery *se
 	return &Served{who, gen, [2]resources{gen.outboundOf(who), gen.inbound.of(who)}}
 }
 
+// TrustDomain returns the trust domain of the mesh.
+func (s *Served) TrustDomain() string { return s.gen.Snapshot().Mesh.GetTrustDomain() }
+
 // Lookup returns a resource; nil for none.
 func (s *Served) Lookup(typeURL, name string) *xds.Resource {
 	if typeURL == xds.EndpointType {

@@ -62,9 +62,10 @@ func (w *world) compare(t *testing.T, g *group, dir, secrets, certs string) {
 		w.ca.issue(t, "workload", g.workloadID())
 		clientCerts = certs
 	}
+	address, admin := startHoldfast(t, g, dir, certs)
 	planes := []struct {
 		name, xds, certs string
-	}{{"istiod", startIstiod(t, g), ""}, {"holdfast-mesh", startHoldfast(t, g, dir, certs), clientCerts}}
+	}{{"istiod", startIstiod(t, g), ""}, {"holdfast-mesh", address, clientCerts}}
 	outcomes := make(map[string]map[*request][]*outcome)
 	for _, plane := range planes {
 		e := startEnvoy(t, g, dir, plane.name, plane.xds, secrets, plane.certs)
@@ -72,6 +73,9 @@ func (w *world) compare(t *testing.T, g *group, dir, secrets, certs string) {
 		for _, c := range g.cases {
 			for _, r := range c.requests {
 				outcomes[plane.name][r] = w.run(r)
+				if g.Inbound && plane.name == "holdfast-mesh" {
+					w.explain(t, g, c, r, admin, outcomes[plane.name][r][0])
+				}
 			}
 		}
 		select {

@@ -78,9 +78,9 @@ func (w workload) Authenticate(security.AuthContext) (*security.Caller, error) {
 	return &security.Caller{Identities: []string{string(w)}}, nil
 }
 
-// startHoldfast serves the documents of a group by holdfast-mesh, and returns the address of xDS. It
-// fails the test if a document is not valid.
-func startHoldfast(t *testing.T, g *group, dir, certs string) string {
+// startHoldfast serves the documents of a group by holdfast-mesh, and returns the address of xDS and that of its
+// status. It fails the test if a document is not valid.
+func startHoldfast(t *testing.T, g *group, dir, certs string) (listen, admin string) {
 	t.Helper()
 	documents := filepath.Join(dir, "documents")
 	check(t, os.MkdirAll(documents, 0o700))
@@ -95,7 +95,7 @@ func startHoldfast(t *testing.T, g *group, dir, certs string) string {
 			strings.ReplaceAll(string(text), "\n", "\n    ") + "\n"
 	}
 	check(t, os.WriteFile(filepath.Join(documents, "all.yaml"), []byte(all), 0o600))
-	listen, admin := "127.0.0.1:"+strconv.Itoa(freePort(t)), "127.0.0.1:"+strconv.Itoa(freePort(t))
+	listen, admin = "127.0.0.1:"+strconv.Itoa(freePort(t)), "127.0.0.1:"+strconv.Itoa(freePort(t))
 	args := []string{"serve", "--config", documents, "--admin", admin, "--cluster", "Kubernetes"}
 	if g.JWKSFetch != "" {
 		args = append(args, "--jwks-fetch", g.JWKSFetch)
@@ -115,7 +115,7 @@ func startHoldfast(t *testing.T, g *group, dir, certs string) string {
 			t.Fatalf("a document is not valid: %s\n%s", log, text)
 		}
 	}
-	return listen
+	return listen, admin
 }
 
 // ready returns nil once the admin address of a program says that it is ready.

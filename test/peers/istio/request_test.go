@@ -34,6 +34,7 @@ type request struct {
 	proxied  string // the source that a PROXY header before the request says
 	tls12    bool   // no newer TLS than 1.2
 	from, to string // whose connection it is, see captures, and the address
+	claims   string // of the token, as JSON; "" for none
 	want     want
 }
 
@@ -88,7 +89,7 @@ func parseRequest(text, name string, port int, issuer *issuer) (*request, error)
 		case key == "as":
 			r.cert, r.alpn, r.url.Scheme = value, "istio-http/1.1,istio", "https"
 		case key == "token":
-			if token, err = issuer.token(value); err != nil {
+			if token, r.claims, err = issuer.token(value); err != nil {
 				return nil, err
 			}
 		case key == "tls":

@@ -81,10 +81,10 @@ func (i *issuer) jwks(names string) string {
 
 func encode(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
 
-// token returns a token with claims, written as NAME:VALUE,…: lists have + between their elements, names of nested claims
+// token returns a token with claims, and these as JSON. They are written as NAME:VALUE,…: lists have + between their elements, names of nested claims
 // dots. exp and nbf are durations from now; without them the token is good for an hour. key is the name of the key that
 // signs, and alg is ES256, none, or HS256 with the public key as the secret. forged changes the claims after signing.
-func (i *issuer) token(spec string) (string, error) {
+func (i *issuer) token(spec string) (token, payload string, err error) {
 	claims := map[string]any{"iat": time.Now().Add(-time.Minute).Unix(), "exp": time.Now().Add(time.Hour).Unix()}
 	header := map[string]any{"alg": "ES256", "typ": "JWT", "kid": "a"}
 	forged := ""
@@ -92,11 +92,11 @@ func (i *issuer) token(spec string) (string, error) {
 		name, value, ok := strings.Cut(word, ":")
 		switch {
 		case !ok:
-			return "", fmt.Errorf("the claim %q is not NAME:VALUE", word)
+			return "", "", fmt.Errorf("the claim %q is not NAME:VALUE", word)
 		case name == "exp" || name == "nbf":
 			d, err := time.ParseDuration(value)
 			if err != nil {
-				return "", err
+				return "", "", err
 			}
 			claims[name] = time.Now().Add(d).Unix()
 		case name == "key":
@@ -111,18 +111,19 @@ func (i *issuer) token(spec string) (string, error) {
 	}
 	key := i.keys[header["kid"].(string)[0]]
 	if key == nil {
-		return "", fmt.Errorf("there is no key %q", header["kid"])
+		return "", "", fmt.Errorf("there is no key %q", header["kid"])
 	}
 	signed := segment(header) + "." + segment(claims)
 	signature, err := sign(header["alg"].(string), key, i, signed)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	if forged != "" {
 		claims["sub"] = forged
 		signed = segment(header) + "." + segment(claims)
 	}
-	return signed + "." + signature, nil
+	text, err := json.Marshal(claims)
+	return signed + "." + signature, string(text), err
 }
 
 func setClaim(claims map[string]any, path []string, value string) {

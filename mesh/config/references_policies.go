@@ -1,0 +1,283 @@
+package config
+
+import (
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
+)
+
+// policies are the policies of a mesh about who may do what.
+type policies struct {
+	*references
+	root string // the root namespace
+	// workloads are the labels of the workloads that documents describe, by namespace.
+	workloads     map[string][]map[string]string
+	authorization []*Config // oldest first, as all lists
+	tokens, peers []*Config
+}
+
+// scope is which workloads a policy is for: those of a namespace that have labels, or of all namespaces.
+type scope struct {
+	namespace string // "" for all
+	labels    map[string]string
+}
+
+// covers reports whether a scope has every workload of another one.
+func (s scope) covers(o scope) bool {
+	if s.namespace != "" && s.namespace != o.namespace {
+		return false
+	}
+	for key, value := range s.labels {
+		if has, ok := o.labels[key]; !ok || has != value {
+			return false
+		}
+	}
+	return true
+}
+
+// overlaps reports whether two scopes may have a workload in common.
+func (s scope) overlaps(o scope) bool {
+	if s.namespace != "" && o.namespace != "" && s.namespace != o.namespace {
+		return false
+	}
+	for key, value := range s.labels {
+		if has, ok := o.labels[key]; ok && has != value {
+			return false
+		}
+	}
+	return true
+}
+
+// policies warns of policies that select nothing, that have no effect because of others, and that open what others close.
+func (x *references) policies() {
+	p := &policies{references: x, root: RootNamespace, workloads: make(map[string][]map[string]string)}
+	for _, c := range x.reader.List(MeshConfig, "") {
+		if root := c.Spec.(*meshv1alpha1.MeshConfig).GetRootNamespace(); root != "" {
+			p.root = root
+		}
+	}
+	for _, c := range slices.Concat(x.reader.List(Pod, ""), x.reader.List(WorkloadEntry, "")) {
+		labels := maps.Clone(c.Labels)
+		if entry, ok := c.Spec.(*networking.WorkloadEntry); ok {
+			labels = maps.Clone(entry.GetLabels())
+			for key, value := range c.Labels {
+				if labels == nil {
+					labels = make(map[string]string)
+				}
+				labels[key] = value
+			}
+		}
+		p.workloads[c.Namespace] = append(p.workloads[c.Namespace], labels)
+	}
+	list := func(kind Kind) []*Config { return slices.SortedFunc(slices.Values(x.reader.List(kind, "")), Older) }
+	p.authorization, p.tokens, p.peers = list(AuthorizationPolicy), list(RequestAuthentication), list(PeerAuthentication)
+	for i, c := range p.authorization {
+		p.selects(c, c.Spec.(*security.AuthorizationPolicy).GetSelector().GetMatchLabels())
+		p.provider(c)
+		p.rules(c, p.authorization[:i])
+	}
+	for _, c := range p.tokens {
+		p.selects(c, c.Spec.(*security.RequestAuthentication).GetSelector().GetMatchLabels())
+		p.asksForTokens(c)
+	}
+	for i, c := range p.peers {
+		p.selects(c, c.Spec.(*security.PeerAuthentication).GetSelector().GetMatchLabels())
+		p.peer(c, p.peers[:i])
+	}
+}
+
+// scopeOf returns which workloads a document is for.
+func (p *policies) scopeOf(c *Config, labels map[string]string) scope {
+	s := scope{c.Namespace, labels}
+	if c.Namespace == p.root {
+		s.namespace = ""
+	}
+	return s
+}
+
+// selects warns of a selector that selects no workload. It says nothing if no document describes a workload of the
+// namespace: proxies that connect may be others.
+func (p *policies) selects(c *Config, labels map[string]string) {
+	if len(labels) == 0 {
+		return
+	}
+	in, known := p.scopeOf(c, labels), 0
+	for namespace, workloads := range p.workloads {
+		if in.namespace != "" && in.namespace != namespace {
+			continue
+		}
+		known += len(workloads)
+		for _, workload := range workloads {
+			if in.covers(scope{namespace, workload}) {
+				return
+			}
+		}
+	}
+	if known > 0 {
+		p.warn(c, (&path{name: "spec"}).fields("selector.matchLabels"), "selects none of the workloads that documents describe: the policy has no effect")
+	}
+}
+
+// provider warns of a provider that the mesh configuration does not have.
+func (p *policies) provider(c *Config) {
+	name := c.Spec.(*security.AuthorizationPolicy).GetProvider().GetName()
+	if name == "" {
+		return
+	}
+	for _, m := range p.reader.List(MeshConfig, "") {
+		for _, provider := range m.Spec.(*meshv1alpha1.MeshConfig).GetExtensionProviders() {
+			if provider.GetName() == name && (provider.GetEnvoyExtAuthzHttp() != nil || provider.GetEnvoyExtAuthzGrpc() != nil) {
+				return
+			}
+		}
+	}
+	p.warn(c, (&path{name: "spec"}).fields("provider.name"), "the MeshConfig has no provider %q that decides about requests: all that the rules take is denied", name)
+}
+
+// rules warns of rules that have no effect because of an older policy, or a policy that denies, and of rules that open
+// what other policies close.
+func (p *policies) rules(c *Config, older []*Config) {
+	spec := c.Spec.(*security.AuthorizationPolicy)
+	if c.Annotations[DryRun] == "true" {
+		return
+	}
+	in, at := p.scopeOf(c, spec.GetSelector().GetMatchLabels()), (&path{name: "spec"}).field("rules")
+	allows := spec.GetAction() == security.AuthorizationPolicy_ALLOW
+	for i, rule := range spec.GetRules() {
+		if other := p.covering(in, rule, older, spec.GetAction(), spec.GetProvider().GetName()); other != nil {
+			p.warn(c, at.at(i), "has no effect: %s takes all that it takes, with the same action", other.Meta.Key)
+		}
+		if !allows {
+			continue
+		}
+		if other := p.covering(in, rule, p.authorization, security.AuthorizationPolicy_DENY, ""); other != nil {
+			p.warn(c, at.at(i), "allows nothing: %s denies all that it takes", other.Meta.Key)
+		}
+		if isEverything(rule) {
+			p.opens(c, at.at(i), in)
+		}
+	}
+}
+
+// opens warns of a rule that allows everything beside policies that allow some requests only.
+func (p *policies) opens(c *Config, at *path, in scope) {
+	for _, other := range p.authorization {
+		spec := other.Spec.(*security.AuthorizationPolicy)
+		if other == c || spec.GetAction() != security.AuthorizationPolicy_ALLOW || slices.ContainsFunc(spec.GetRules(), isEverything) {
+			continue
+		}
+		if in.overlaps(p.scopeOf(other, spec.GetSelector().GetMatchLabels())) {
+			p.warn(c, at, "allows every request, and so opens what %s closes", other.Meta.Key)
+			return
+		}
+	}
+}
+
+// covering returns a policy with an action that takes all requests of a rule, for all workloads of a scope; nil for none.
+func (p *policies) covering(in scope, rule *security.Rule, among []*Config, action security.AuthorizationPolicy_Action, provider string) *Config {
+	for _, other := range among {
+		spec := other.Spec.(*security.AuthorizationPolicy)
+		if spec.GetAction() != action || spec.GetProvider().GetName() != provider || other.Annotations[DryRun] == "true" ||
+			spec.GetTargetRef() != nil || len(spec.GetTargetRefs()) > 0 || !p.scopeOf(other, spec.GetSelector().GetMatchLabels()).covers(in) {
+			continue
+		}
+		if slices.ContainsFunc(spec.GetRules(), func(wide *security.Rule) bool { return wide != rule && takesAllOf(wide, rule) }) {
+			return other
+		}
+	}
+	return nil
+}
+
+func isEverything(rule *security.Rule) bool {
+	return len(rule.GetFrom())+len(rule.GetTo())+len(rule.GetWhen()) == 0
+}
+
+// takesAllOf reports whether a rule takes every request that another one takes. It compares sources, operations and
+// conditions as a whole, so that false may be wrong, and true is not.
+func takesAllOf(wide, narrow *security.Rule) bool {
+	return among(wide.GetFrom(), narrow.GetFrom()) && among(wide.GetTo(), narrow.GetTo()) &&
+		!slices.ContainsFunc(wide.GetWhen(), func(c *security.Condition) bool {
+			return !slices.ContainsFunc(narrow.GetWhen(), func(o *security.Condition) bool { return proto.Equal(c, o) })
+		})
+}
+
+// among reports whether all alternatives of a narrow list are in a wide one; an empty list stands for anything.
+func among[M proto.Message](wide, narrow []M) bool {
+	if len(wide) == 0 {
+		return true
+	}
+	return len(narrow) > 0 && !slices.ContainsFunc(narrow, func(m M) bool {
+		return !slices.ContainsFunc(wide, func(o M) bool { return proto.Equal(m, o) })
+	})
+}
+
+// asksForTokens warns of a RequestAuthentication without a policy that asks for a token: requests without one pass.
+func (p *policies) asksForTokens(c *Config) {
+	in := p.scopeOf(c, c.Spec.(*security.RequestAuthentication).GetSelector().GetMatchLabels())
+	for _, other := range p.authorization {
+		spec := other.Spec.(*security.AuthorizationPolicy)
+		if p.scopeOf(other, spec.GetSelector().GetMatchLabels()).overlaps(in) && slices.ContainsFunc(spec.GetRules(), readsTokens) {
+			return
+		}
+	}
+	if !p.routesByClaims() {
+		p.warn(c, (&path{name: "spec"}).field("jwtRules"), "requests without a token pass: no AuthorizationPolicy of these workloads asks for one (requestPrincipals, or request.auth in a condition)")
+	}
+}
+
+func readsTokens(rule *security.Rule) bool {
+	for _, from := range rule.GetFrom() {
+		if len(from.GetSource().GetRequestPrincipals())+len(from.GetSource().GetNotRequestPrincipals()) > 0 {
+			return true
+		}
+	}
+	return slices.ContainsFunc(rule.GetWhen(), func(c *security.Condition) bool {
+		return len(c.GetKey()) > len("request.auth.") && c.GetKey()[:len("request.auth.")] == "request.auth."
+	})
+}
+
+// routesByClaims reports whether a VirtualService routes by what tokens say.
+func (p *policies) routesByClaims() bool {
+	for _, c := range p.reader.List(VirtualService, "") {
+		for _, route := range c.Spec.(*networking.VirtualService).GetHttp() {
+			for _, match := range route.GetMatch() {
+				for name := range match.GetHeaders() {
+					if RoutingClaim(name) != nil {
+						return true
+					}
+				}
+			}
+		}
+	}
+	return false
+}
+
+// peer warns of a PeerAuthentication that an older one of the same workloads replaces, and of one that opens what a wider
+// one closes.
+func (p *policies) peer(c *Config, older []*Config) {
+	spec := c.Spec.(*security.PeerAuthentication)
+	labels, mode := spec.GetSelector().GetMatchLabels(), (&path{name: "spec"}).fields("mtls.mode")
+	for _, other := range older {
+		has := other.Spec.(*security.PeerAuthentication).GetSelector().GetMatchLabels()
+		if other.Namespace == c.Namespace && maps.Equal(labels, has) {
+			p.warn(c, &path{name: "spec"}, "has no effect: %s is for the same workloads, and older", other.Meta.Key)
+			return
+		}
+	}
+	if m := spec.GetMtls().GetMode(); m != security.PeerAuthentication_MutualTLS_PERMISSIVE && m != security.PeerAuthentication_MutualTLS_DISABLE {
+		return
+	}
+	in := p.scopeOf(c, labels)
+	for _, other := range p.peers {
+		wide := other.Spec.(*security.PeerAuthentication)
+		if other != c && wide.GetMtls().GetMode() == security.PeerAuthentication_MutualTLS_STRICT && len(wide.GetSelector().GetMatchLabels()) == 0 &&
+			p.scopeOf(other, nil).covers(in) {
+			p.warn(c, mode, "%s opens what %s closes: it accepts plaintext", spec.GetMtls().GetMode(), other.Meta.Key)
+			return
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package inspect
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	httpauthzv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_authz/v3"
+	jwtv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
+	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	tcpauthzv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/ext_authz/v3"
+	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tcprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
+
+	"github.com/holdfast-xds/holdfast/internal/routing"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+)
+
+// Client is who sends a request, as far as policies ask.
+type Client struct {
+	// Principal is the SPIFFE ID of its certificate; "" if it has none.
+	Principal string
+	// Address is where the connection comes from; "" if that is not known.
+	Address string
+	// Claims are those of a token that is valid; nil for none.
+	Claims map[string]any
+	// ServerName is the SNI of the connection.
+	ServerName string
+}
+
+// String says who the client is.
+func (c Client) String() string {
+	who := "a client without an identity"
+	if c.Principal != "" {
+		who = c.Principal
+	}
+	if c.Address != "" {
+		who += " at " + c.Address
+	}
+	if c.Claims != nil {
+		return who + fmt.Sprintf(", with a token of %v for %v", c.Claims["iss"], c.Claims["sub"])
+	}
+	return who + ", without a token"
+}
+
+// facts returns what policies know of the request, as it comes to a port.
+func (x *explainer) facts(request routing.Request, http bool) *facts {
+	f := &facts{
+		request: routing.NewMatcher(request), http: http, principal: x.Client.Principal, port: x.Port,
+		serverName: cmp.Or(x.Client.ServerName, x.Host), claims: x.Client.Claims,
+	}
+	f.source, _ = netip.ParseAddr(x.Client.Address)
+	f.remote = f.source
+	if forwarded := x.forwarded(); forwarded.IsValid() {
+		f.remote = forwarded
+	}
+	for _, address := range x.Addresses {
+		f.destination, _ = netip.ParseAddr(address)
+	}
+	return f
+}
+
+// forwarded returns the last address of X-Forwarded-For; the zero Addr for none.
+func (x *explainer) forwarded() netip.Addr {
+	for name, value := range x.Headers {
+		if strings.EqualFold(name, "x-forwarded-for") {
+			last := value[strings.LastIndexByte(value, ',')+1:]
+			address, _ := netip.ParseAddr(strings.TrimSpace(last))
+			return address
+		}
+	}
+	return netip.Addr{}
+}
+
+// guardHTTP follows a request through the filters that decide whether it may pass. denied says why it may not; "" if it
+// may.
+func (x *explainer) guardHTTP(m *managerv3.HttpConnectionManager, request routing.Request) (denied string) {
+	if m.GetNormalizePath().GetValue() {
+		request.Path = normalized(request.Path, m.GetMergeSlashes())
+	}
+	f := x.facts(request, true)
+	asks := "" // the rule because of which the next provider is asked
+	for _, filter := range m.GetHttpFilters() {
+		config, err := filter.GetTypedConfig().UnmarshalNew()
+		if err != nil {
+			continue
+		}
+		switch c := config.(type) {
+		case *httprbacv3.RBAC:
+			if asks, denied = x.rules(f, c.GetRules(), c.GetShadowRules(), c.GetShadowRulesStatPrefix()); denied != "" {
+				return "403: " + denied
+			}
+		case *httpauthzv3.ExtAuthz:
+			x.asks(asks, cmp.Or(c.GetHttpService().GetServerUri().GetCluster(), c.GetGrpcService().GetEnvoyGrpc().GetClusterName()))
+		case *jwtv3.JwtAuthentication:
+			if f.claims, denied = x.tokens(c); denied != "" {
+				return denied
+			}
+		}
+	}
+	return ""
+}
+
+// guardTCP is guardHTTP for the filters of a connection.
+func (x *explainer) guardTCP(filters []*listenerv3.Filter) (denied string) {
+	f := x.facts(routing.Request{}, false)
+	asks := ""
+	for _, filter := range filters {
+		switch c := unpack(filter).(type) {
+		case *tcprbacv3.RBAC:
+			if asks, denied = x.rules(f, c.GetRules(), c.GetShadowRules(), c.GetShadowRulesStatPrefix()); denied != "" {
+				return "closed: " + denied
+			}
+		case *tcpauthzv3.ExtAuthz:
+			x.asks(asks, c.GetGrpcService().GetEnvoyGrpc().GetClusterName())
+		}
+	}
+	return ""
+}
+
+// asks explains that a provider is asked, if a rule says so.
+func (x *explainer) asks(rule, cluster string) {
+	if rule != "" {
+		x.add("authorization", "CUSTOM", documentOfRule(rule), "the provider at %s is asked, and may deny the request", cluster)
+	}
+}
+
+// rules explains a filter of rules. asks is the rule because of which the next filter asks a provider.
+func (x *explainer) rules(f *facts, enforced, shadow *rbacv3.RBAC, prefix string) (asks, denied string) {
+	taken := f.matching(shadow)
+	switch {
+	case shadow == nil:
+	case strings.HasPrefix(prefix, askPrefix):
+		if len(taken) > 0 {
+			asks = taken[0]
+		}
+	case len(taken) > 0:
+		x.add("authorization", "dry run", documentOfRule(taken[0]), "%s would take the request", ruleText(taken[0]))
+	case shadow.GetAction() == rbacv3.RBAC_ALLOW:
+		x.add("authorization", "dry run", "", "no rule of a policy that is tried would allow the request")
+	}
+	if enforced == nil {
+		return asks, ""
+	}
+	taken = f.matching(enforced)
+	switch enforced.GetAction() {
+	case rbacv3.RBAC_DENY:
+		if len(taken) == 0 {
+			x.add("authorization", "DENY", "", "no rule takes the request of %s", x.Client)
+			return asks, ""
+		}
+		x.add("authorization", "DENY", documentOfRule(taken[0]), "%s takes the request of %s", ruleText(taken[0]), x.Client)
+		return asks, fmt.Sprintf("denied by %s of %s", ruleText(taken[0]), ruleOwner(taken[0]))
+	case rbacv3.RBAC_ALLOW:
+		if len(taken) > 0 {
+			x.add("authorization", "ALLOW", documentOfRule(taken[0]), "%s takes the request of %s", ruleText(taken[0]), x.Client)
+			return asks, ""
+		}
+		var owners []string
+		for _, name := range slices.Sorted(maps.Keys(enforced.GetPolicies())) {
+			owners = append(owners, ruleOwner(name))
+		}
+		of := few(slices.Compact(owners))
+		x.add("authorization", "ALLOW", "", "no rule of %s takes the request of %s", of, x.Client)
+		return asks, "denied because no rule allows it: those of " + cmp.Or(of, "no policy") + " do not take it"
+	case rbacv3.RBAC_LOG:
+		if len(taken) > 0 {
+			x.add("authorization", "AUDIT", documentOfRule(taken[0]), "%s takes the request", ruleText(taken[0]))
+		}
+	}
+	return asks, ""
+}
+
+// few joins names, of which it leaves out most if there are many.
+func few(names []string) string {
+	const most = 5
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d others", len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// askPrefix begins that of the shadow rules that say when a provider is asked.
+const askPrefix = "istio_ext_authz_"
+
+var rulePattern = regexp.MustCompile(`^ns\[(.*)\]-policy\[(.*)\]-rule\[(\d+)\]$`)
+
+// ruleText and ruleOwner say which rule a name means, and of which policy.
+func ruleText(name string) string {
+	if m := rulePattern.FindStringSubmatch(name); m != nil {
+		return "rules[" + m[3] + "]"
+	}
+	return name
+}
+
+func ruleOwner(name string) string {
+	if m := rulePattern.FindStringSubmatch(name); m != nil {
+		return "AuthorizationPolicy " + m[1] + "/" + m[2]
+	}
+	return "an unknown policy"
+}
+
+// documentOfRule returns the path of the document of a rule, in the form of those of resources; "" if it is not known.
+func documentOfRule(name string) string {
+	m := rulePattern.FindStringSubmatch(name)
+	if m == nil {
+		return ""
+	}
+	return config.Key{Kind: config.AuthorizationPolicy, Namespace: m[1], Name: m[2]}.Path()
+}
+
+// normalized returns a path as Envoy normalizes it: without "." and "..", and with unreserved characters decoded.
+func normalized(path string, mergeSlashes bool) string {
+	path, query, hasQuery := strings.Cut(path, "?")
+	path = unreserved.ReplaceAllStringFunc(path, func(code string) string {
+		if text, err := url.PathUnescape(code); err == nil && strings.ContainsAny(text, unreservedCharacters) {
+			return text
+		}
+		return code
+	})
+	var out []string
+	segments := strings.Split(strings.TrimPrefix(path, "/"), "/")
+	for i, segment := range segments {
+		last := i == len(segments)-1
+		switch {
+		case segment == "." || segment == "..":
+			if segment == ".." && len(out) > 0 {
+				out = out[:len(out)-1]
+			}
+			if last {
+				out = append(out, "")
+			}
+		case segment == "" && mergeSlashes && !last:
+		default:
+			out = append(out, segment)
+		}
+	}
+	path = "/" + strings.Join(out, "/")
+	if hasQuery {
+		path += "?" + query
+	}
+	return path
+}
+
+var unreserved = regexp.MustCompile(`%[0-9a-fA-F]{2}`)
+
+const unreservedCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~"

@@ -38,7 +38,7 @@ func randomNode(random *rand.Rand) *corev3.Node {
 // What a proxy shares with others is what it would get alone: a property that is read and is not part
 // of the class would give a proxy the configuration of another (mesh.md M5).
 func TestSharedResourcesAreThoseOfEachProxy(t *testing.T) {
-	for _, name := range []string{"sidecar", "gateway", "policies", "ingress", "services", "mesh", "dynamic"} {
+	for _, name := range []string{"sidecar", "gateway", "policies", "ingress", "services", "mesh", "dynamic", "security"} {
 		t.Run(name, func(t *testing.T) {
 			documents, err := os.ReadFile("testdata/" + name + "/config.yaml")
 			if err != nil {

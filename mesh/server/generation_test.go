@@ -34,7 +34,7 @@ spec: {selector: {app: edge}, servers: [{port: {number: 80, name: http, protocol
 func randomChange(random *rand.Rand) string {
 	pick := func(of ...string) string { return of[random.IntN(len(of))] }
 	name := pick("a", "x", "z")
-	switch random.IntN(8) {
+	switch random.IntN(10) {
 	case 0, 1, 2:
 		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: %s}\nspec: {hosts: [%s], gateways: [mesh, edge], http: [{timeout: %ds, route: [{destination: {host: %s}}]}]}",
 			name, pick("a.internal", "b.internal", "nobody.internal"), 1+random.IntN(3), pick("a.internal", "b.internal"))
@@ -44,6 +44,11 @@ func randomChange(random *rand.Rand) string {
 		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: %s}\nspec: {host: %s, trafficPolicy: {connectionPool: {tcp: {maxConnections: %d}}}}", name, pick("a.internal", "t.internal"), 1+random.IntN(3))
 	case 5:
 		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: narrow, namespace: narrow}\nspec: {egress: [{port: {number: 80, protocol: HTTP, name: http}, hosts: [%q]}]}", pick("*/a.internal", "*/b.internal", "*/*"))
+	case 8:
+		return fmt.Sprintf("apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: %s, namespace: %s}\nspec: {selector: {matchLabels: {app: %s}}, action: %s, rules: [{to: [{operation: {ports: ['%d']}}]}]}",
+			name, pick("default", "other", "istio-system"), pick("x", "edge"), pick("ALLOW", "DENY"), 1+random.IntN(3))
+	case 9:
+		return fmt.Sprintf("apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: %s}\nspec: {jwtRules: [{issuer: i%d}]}", name, random.IntN(3))
 	case 6:
 		return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s}\nstringData: {a: b%d}", name, random.IntN(3))
 	default:

@@ -44,7 +44,7 @@ func on(t *testing.T, documents string, test func(*rig)) {
 			Reader: r.store, Discovery: discovery, Shards: shards, Domain: config.DefaultDomain,
 			Debounce: debounce.Options{After: debounce.DefaultAfter, Max: debounce.DefaultMax, Endpoints: true},
 		})
-		for _, kind := range []config.Kind{config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.Secret, config.MeshConfig} {
+		for _, kind := range []config.Kind{config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.Secret, config.MeshConfig, config.AuthorizationPolicy, config.RequestAuthentication} {
 			r.store.RegisterHandler(kind, r.server.ConfigChanged)
 		}
 		r.put(documents)
@@ -354,6 +354,25 @@ func TestProxiesOfAClassShareTheirResources(t *testing.T) {
 		r.settle()
 		if one.tables[0][xds.ClusterType] != before {
 			t.Error("the clusters were made anew")
+		}
+	})
+}
+
+// A policy concerns connections to workloads: what a sidecar has for those that it opens is not generated anew.
+func TestAPolicyConcernsInboundListenersOnly(t *testing.T) {
+	on(t, worlds, func(r *rig) {
+		sidecar := r.connect("sidecar", map[string]any{"LABELS": map[string]any{"app": "x"}, "INTERCEPTION_MODE": "REDIRECT"})
+		before := sidecar.view.tables
+		r.put("apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: p}\nspec: {}")
+		r.settle()
+		after := sidecar.view.tables
+		for typeURL, table := range before[0] {
+			if after[0][typeURL] != table {
+				t.Errorf("the outbound %s are others", typeURL)
+			}
+		}
+		if after[1][xds.ClusterType] != before[1][xds.ClusterType] || after[1][xds.ListenerType] == before[1][xds.ListenerType] {
+			t.Error("the inbound clusters are others, or the listeners are not")
 		}
 	})
 }

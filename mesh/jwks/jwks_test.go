@@ -1,0 +1,211 @@
+package jwks
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const oneKey = `{"keys":[{"kty":"EC","crv":"P-256","kid":"a","x":"MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4","y":"4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}]}`
+
+// world answers requests by their URL. The answer REDIRECT URL redirects.
+type world struct {
+	mu      sync.Mutex
+	answers map[string]string // "" and what is not there is an error
+	asked   []string
+	delay   time.Duration
+}
+
+func (w *world) set(url, answer string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answers[url] = answer
+}
+
+func (w *world) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.asked)
+}
+
+func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
+	w.mu.Lock()
+	w.asked = append(w.asked, r.URL.String())
+	answer, delay := w.answers[r.URL.String()], w.delay
+	w.mu.Unlock()
+	select {
+	case <-time.After(delay):
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	if answer == "" {
+		return nil, errors.New("connection refused")
+	}
+	resp := &http.Response{StatusCode: http.StatusOK, Header: make(http.Header), Body: io.NopCloser(strings.NewReader(answer)), Request: r}
+	if to, ok := strings.CutPrefix(answer, "REDIRECT "); ok {
+		resp.StatusCode = http.StatusFound
+		resp.Header.Set("Location", to)
+	}
+	return resp, nil
+}
+
+// running starts a Store that wants sources.
+func running(t *testing.T, w *world, wanted ...Source) (s *Store, changed func() []Source) {
+	var mu sync.Mutex
+	var all []Source
+	s = New(Config{Transport: w, Changed: func(from Source) {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, from)
+	}})
+	s.Want(wanted)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	synctest.Wait()
+	return s, func() []Source {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(all)
+	}
+}
+
+func TestKeysStayUntilOthersCanBeHad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from := Source{Issuer: "a", URI: "http://a/keys"}
+		w := &world{answers: map[string]string{from.URI: oneKey}}
+		s, changed := running(t, w, from)
+		if s.Keys(from) != oneKey || len(changed()) != 1 || s.Pending([]Source{from}) {
+			t.Fatalf("the keys are %q, told %d times", s.Keys(from), len(changed()))
+		}
+		w.set(from.URI, "")
+		time.Sleep(refreshAfter + time.Second)
+		if s.Keys(from) != oneKey || w.count() < 2 {
+			t.Errorf("after a failure the keys are %q, asked %d times", s.Keys(from), w.count())
+		}
+		w.set(from.URI, "{}")
+		time.Sleep(lastRetry)
+		if s.Keys(from) != oneKey {
+			t.Error("an answer without keys takes the place of keys")
+		}
+		other := strings.Replace(oneKey, `"a"`, `"b"`, 1)
+		w.set(from.URI, other)
+		time.Sleep(2 * lastRetry)
+		if s.Keys(from) != other || len(changed()) != 2 {
+			t.Errorf("the keys are %q, told %d times", s.Keys(from), len(changed()))
+		}
+	})
+}
+
+func TestAFailureIsRepeatedAfterAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		from := Source{URI: "http://a/keys"}
+		w := &world{answers: map[string]string{}}
+		_, changed := running(t, w, from)
+		time.Sleep(10 * time.Second)
+		if n := w.count(); n != 4 { // at 0, 1, 3 and 7 s
+			t.Errorf("asked %d times in 10 s", n)
+		}
+		before := w.count()
+		time.Sleep(10 * time.Minute)
+		if n := w.count() - before; n < 10 || n > 12 {
+			t.Errorf("asked %d times in 10 minutes, want once a minute", n)
+		}
+		if len(changed()) != 1 {
+			t.Errorf("told %d times of the first attempt", len(changed()))
+		}
+	})
+}
+
+func TestTheFirstAttemptIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow, gone := Source{URI: "http://slow/keys", Timeout: 3 * time.Second}, Source{URI: "http://gone/keys"}
+		w := &world{answers: map[string]string{slow.URI: oneKey}, delay: time.Minute}
+		s, _ := running(t, w, slow, gone)
+		if !s.Pending([]Source{gone, slow}) {
+			t.Error("nothing is pending")
+		}
+		start := time.Now()
+		s.Attempted(context.Background(), []Source{slow, {URI: "not wanted"}})
+		if waited := time.Since(start); waited != 3*time.Second {
+			t.Errorf("waited for %s, and its timeout is 3 s", waited)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+		defer cancel()
+		s.Attempted(ctx, []Source{gone})
+		if !s.Pending([]Source{gone}) {
+			t.Error("the other one has been attempted before its timeout")
+		}
+	})
+}
+
+func TestSourcesThatAreNotWantedAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := Source{URI: "http://a/keys"}, Source{URI: "http://b/keys"}
+		w := &world{answers: map[string]string{a.URI: oneKey, b.URI: oneKey}}
+		s, _ := running(t, w, a)
+		s.Want([]Source{b})
+		synctest.Wait()
+		if s.Keys(a) != "" || s.Keys(b) != oneKey {
+			t.Errorf("a has %q, b has %q", s.Keys(a), s.Keys(b))
+		}
+		before := w.count()
+		s.Want([]Source{b})
+		synctest.Wait()
+		if w.count() != before {
+			t.Error("what is wanted again is asked for again")
+		}
+	})
+}
+
+func TestTheIssuerSaysWhereItsKeysAre(t *testing.T) {
+	const at = "https://a.example/.well-known/openid-configuration"
+	for name, tc := range map[string]struct {
+		answers map[string]string
+		onlyTLS bool
+		want    string // part of the error; "" for none
+	}{
+		"its own":             {map[string]string{at: `{"issuer":"https://a.example","jwks_uri":"https://k/keys"}`, "https://k/keys": oneKey}, true, ""},
+		"of another issuer":   {map[string]string{at: `{"issuer":"https://b.example","jwks_uri":"https://k/keys"}`, "https://k/keys": oneKey}, false, `of the issuer "https://b.example"`},
+		"in plaintext":        {map[string]string{at: `{"issuer":"https://a.example","jwks_uri":"http://k/keys"}`, "http://k/keys": oneKey}, true, "want https"},
+		"a file":              {map[string]string{at: `{"issuer":"https://a.example","jwks_uri":"file:///etc/passwd"}`}, false, "want http or https"},
+		"out of TLS":          {map[string]string{at: "REDIRECT http://a.example/x", "http://a.example/x": "{}"}, false, "want https"},
+		"round and round":     {map[string]string{at: "REDIRECT " + at}, false, "more than 5 redirects"},
+		"not JSON":            {map[string]string{at: "<html>"}, false, "not the JSON"},
+		"no keys":             {map[string]string{at: `{"issuer":"https://a.example","jwks_uri":"https://k/keys"}`, "https://k/keys": `{"keys":[{"kty":"oct","k":"AAAA"}]}`}, false, ErrNoKeys.Error()},
+		"more than it may be": {map[string]string{at: strings.Repeat(" ", MaxKeys+1)}, false, "more than 1048576 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &Client{Transport: &world{answers: tc.answers}, Timeout: time.Second, OnlyTLS: tc.onlyTLS}
+			keys, text, err := c.Discover(context.Background(), "https://a.example")
+			switch {
+			case tc.want == "" && (err != nil || len(keys) != 1 || string(text) != oneKey):
+				t.Errorf("%d keys: %v", len(keys), err)
+			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+				t.Errorf("the error is %v, want %s", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestLinkLocalAddressesAreNotAsked(t *testing.T) {
+	for _, address := range []string{"169.254.169.254:80", "[fe80::1]:80", "[::ffff:169.254.169.254]:80"} {
+		_, err := Transport().DialContext(context.Background(), "tcp", address)
+		if err == nil || !strings.Contains(err.Error(), "link-local") {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}

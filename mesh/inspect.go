@@ -47,7 +47,7 @@ func (e *Environment) addServers(explanation *inspect.Explanation, req inspect.R
 			continue
 		}
 		for _, s := range e.server.Served("") {
-			if s.Proxy.Type != proxy.Sidecar || s.Proxy.Capture == proxy.None || !slices.Contains(s.Proxy.IPs, address) {
+			if s.Proxy.Type != proxy.Sidecar || !slices.Contains(s.Proxy.IPs, address) || !inspect.TakesInbound(s, ep.Port) {
 				continue
 			}
 			there := req
@@ -56,7 +56,11 @@ func (e *Environment) addServers(explanation *inspect.Explanation, req inspect.R
 			if ep.MeshTLS {
 				there.Client.Principal = e.principalOf(s, who)
 			}
-			explanation.Servers = append(explanation.Servers, inspect.Server{Proxy: s.Proxy.Node, Explanation: inspect.ExplainInbound(s, there)})
+			server := inspect.Server{Proxy: s.Proxy.Node, Explanation: inspect.ExplainInbound(s, there)}
+			if ep.MeshTLS && who.ServiceAccount == "" {
+				server.Outcome += "; the node of the client names no service account (SERVICE_ACCOUNT): default is assumed"
+			}
+			explanation.Servers = append(explanation.Servers, server)
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
+//lint:file-ignore SA1019 documents still have the older field
+
 // providers checks the extension providers of a mesh configuration.
 func (k *checker) providers(at *path, providers []*meshv1alpha1.MeshConfig_ExtensionProvider) {
 	names := make(map[string]bool)
@@ -83,7 +85,7 @@ func (k *checker) httpAuthorizer(at *path, a *meshv1alpha1.MeshConfig_ExtensionP
 		}
 	}
 	for _, list := range []valueList{
-		{field: "includeHeadersInCheck", values: a.GetIncludeHeadersInCheck()}, //nolint:staticcheck // documents still have it
+		{field: "includeHeadersInCheck", values: a.GetIncludeHeadersInCheck()},
 		{field: "includeRequestHeadersInCheck", values: a.GetIncludeRequestHeadersInCheck()},
 		{field: "headersToUpstreamOnAllow", values: a.GetHeadersToUpstreamOnAllow()},
 		{field: "headersToDownstreamOnDeny", values: a.GetHeadersToDownstreamOnDeny()},

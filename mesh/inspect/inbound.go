@@ -54,6 +54,11 @@ func ExplainInbound(r Resources, req Request) *Explanation {
 	return x.Explanation
 }
 
+// TakesInbound reports whether a proxy takes connections to a port of its workload.
+func TakesInbound(r Resources, port uint32) bool {
+	return (&explainer{Resources: r, Request: Request{Port: port}}).inboundListener() != nil
+}
+
 // inboundListener returns the listener of a port of the workload, or that of all captured connections; nil for none.
 func (x *explainer) inboundListener() (found *listenerv3.Listener) {
 	for _, r := range x.All(xds.ListenerType) {

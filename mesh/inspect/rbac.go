@@ -86,8 +86,8 @@ func (f *facts) is(p *rbacv3.Principal) bool {
 		return within(id.RemoteIp, f.remote)
 	case *rbacv3.Principal_Header:
 		return f.http && f.request.Header(id.Header)
-	case *rbacv3.Principal_Metadata:
-		return f.claim(id.Metadata)
+	case *rbacv3.Principal_SourcedMetadata:
+		return f.claim(id.SourcedMetadata.GetMetadataMatcher())
 	}
 	return false
 }

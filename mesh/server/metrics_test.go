@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-xds/holdfast/mesh/jwks"
 )
 
 // names collects the names of the metrics that are registered.
@@ -29,6 +31,7 @@ func (n *names) MustRegister(collectors ...prometheus.Collector) {
 func TestTheManualNamesEveryMetric(t *testing.T) {
 	registered := &names{}
 	NewMetrics(registered)
+	jwks.New(jwks.Config{Metrics: registered})
 	page, err := os.ReadFile("../../docs/mesh.md")
 	if err != nil {
 		t.Fatal(err)

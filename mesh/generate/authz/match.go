@@ -85,8 +85,12 @@ func ClaimMatch(path []string, m *matcherv3.StringMatcher) *matcherv3.MetadataMa
 // claim returns what matches a claim of the request's token.
 func claim(path []string) func(value string) []*rbacv3.Principal {
 	return func(value string) []*rbacv3.Principal {
-		return []*rbacv3.Principal{{Identifier: &rbacv3.Principal_Metadata{Metadata: ClaimMatch(path, text(value))}}}
+		return []*rbacv3.Principal{byMetadata(ClaimMatch(path, text(value)))}
 	}
+}
+
+func byMetadata(m *matcherv3.MetadataMatcher) *rbacv3.Principal {
+	return &rbacv3.Principal{Identifier: &rbacv3.Principal_SourcedMetadata{SourcedMetadata: &rbacv3.SourcedMetadata{MetadataMatcher: m}}}
 }
 
 // requestPrincipal matches the token's ISSUER/SUBJECT, which may begin or end with a wildcard.
@@ -110,7 +114,7 @@ func requestPrincipal(value string) []*rbacv3.Principal {
 	}
 	is := func(name string, m *matcherv3.StringMatcher) *rbacv3.Principal {
 		value := &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_StringMatch{StringMatch: m}}
-		return &rbacv3.Principal{Identifier: &rbacv3.Principal_Metadata{Metadata: metadataMatch(TokenFilter, []string{TokenPayload, name}, value)}}
+		return byMetadata(metadataMatch(TokenFilter, []string{TokenPayload, name}, value))
 	}
 	return []*rbacv3.Principal{allPrincipals([]*rbacv3.Principal{is("iss", issuer), is("sub", subject)})}
 }

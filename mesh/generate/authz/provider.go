@@ -15,6 +15,8 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
+//lint:file-ignore SA1019 documents still have the older field
+
 // The providers that decide about requests, as the mesh configuration has them.
 type (
 	HTTPProvider = meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyExternalAuthorizationHttpProvider
@@ -69,7 +71,7 @@ func (p *Provider) http(filter, prefix string) *httpauthzv3.ExtAuthz {
 	out.WithRequestBody, out.ClearRouteCache = bodyOf(h.GetIncludeRequestBodyInCheck()), h.GetClearRouteCache()
 	out.AllowedHeaders = headers(h.GetIncludeRequestHeadersInCheck())
 	if out.AllowedHeaders == nil {
-		out.AllowedHeaders = headers(h.GetIncludeHeadersInCheck()) //nolint:staticcheck // documents still have it
+		out.AllowedHeaders = headers(h.GetIncludeHeadersInCheck())
 	}
 	return out
 }

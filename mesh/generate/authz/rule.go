@@ -281,5 +281,7 @@ func metadata(filter, name, value string) *rbacv3.Permission {
 	if inner, ok := strings.CutPrefix(value, "["); ok && strings.HasSuffix(inner, "]") {
 		m = listOf(&matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_StringMatch{StringMatch: text(strings.TrimSuffix(inner, "]"))}})
 	}
-	return &rbacv3.Permission{Rule: &rbacv3.Permission_Metadata{Metadata: metadataMatch(filter, []string{name}, m)}}
+	return &rbacv3.Permission{Rule: &rbacv3.Permission_SourcedMetadata{
+		SourcedMetadata: &rbacv3.SourcedMetadata{MetadataMatcher: metadataMatch(filter, []string{name}, m)},
+	}}
 }

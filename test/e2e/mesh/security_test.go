@@ -40,6 +40,7 @@ func newGuarded(t *testing.T, policies string) *guarded {
 	w := newWorld(t)
 	w.through = true
 	w.of.labels = `{"app":"client","security.istio.io/tlsMode":"istio"}`
+	w.of.metadata = []string{"SERVICE_ACCOUNT=client"}
 	g := &guarded{world: w, server: w.beside("web-1", "sidecar", `{"app":"web","security.istio.io/tlsMode":"istio"}`), inbound: w.freePort()}
 	workload := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -111,7 +112,8 @@ func TestAPolicyDecidesByIdentityAndExplainSaysWhich(t *testing.T) {
 		args []string
 		has  []string
 	}{
-		{[]string{"client-1", target + "/public"}, []string{"the request goes to the cluster"}},
+		{[]string{"client-1", target + "/public"}, []string{"→ the request goes to the cluster", "at web-1", "by mutual TLS, as spiffe://cluster.local/ns/shop/sa/client", "→ allowed: the request goes to the workload"}},
+		{[]string{"client-1", target + "/admin"}, []string{"→ 403: denied because no rule allows it: those of AuthorizationPolicy shop/callers"}},
 		{[]string{"web-1", "--inbound", "--as", "spiffe://cluster.local/ns/shop/sa/client", fmt.Sprintf("web:%d/admin", g.inbound)}, []string{
 			"403: denied because no rule allows it: those of AuthorizationPolicy shop/callers", "spiffe://cluster.local/ns/shop/sa/client"}},
 		{[]string{"web-1", "--inbound", "--as", "spiffe://cluster.local/ns/shop/sa/client", fmt.Sprintf("web:%d/public/x", g.inbound)}, []string{
@@ -119,6 +121,7 @@ func TestAPolicyDecidesByIdentityAndExplainSaysWhich(t *testing.T) {
 		{[]string{"web-1", "--inbound", fmt.Sprintf("web:%d/public", g.inbound)}, []string{"403: denied", "a client without an identity"}},
 	} {
 		out := g.explain(want.args...)
+		t.Log(out)
 		for _, text := range want.has {
 			if !strings.Contains(out, text) {
 				t.Errorf("explain %q does not say %q:\n%s", want.args, text, out)

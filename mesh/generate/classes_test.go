@@ -27,7 +27,7 @@ func randomNode(random *rand.Rand) *corev3.Node {
 		"TYPE": pick("sidecar", "sidecar", "router", "ingress"), "NAMESPACE": pick("shop", "infra", "other", "data"), "LABELS": labels,
 		"INTERCEPTION_MODE": pick("NONE", "REDIRECT", "TPROXY"), "INSTANCE_IPS": pick("10.1.2.3", "10.0.1.1", "fd00::1", "10.9.9.9,fd00::2"),
 		"UNPRIVILEGED_POD": pick("true", "false"), "ISTIO_VERSION": pick("", "1.31"),
-		"DNS_CAPTURE": pick("true", "false"), "NODE_NAME": pick("n1", "n2", ""), "CLUSTER_ID": pick("", "c1"), "NETWORK": pick("", "net"),
+		"DNS_CAPTURE": pick("true", "false"), "NODE_NAME": pick("n1", "n2", ""), "CLUSTER_ID": pick("", "c1"), "GENERATOR": pick("", "", "", "grpc"), "NETWORK": pick("", "net"),
 	})
 	if err != nil {
 		panic(err)

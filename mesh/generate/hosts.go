@@ -28,6 +28,8 @@ type hosts struct {
 	names   map[string]bool
 	domains map[string]bool
 	full    map[service.Hostname]bool // the full names of services, which no short name may take
+	// anyProtocol says that ports are taken whatever their protocol is.
+	anyProtocol bool
 	// aliases has the other names of services by the services' own.
 	aliases map[service.Hostname][]*service.Service
 }
@@ -165,11 +167,16 @@ func (h *hosts) addAll() {
 			continue
 		}
 		for _, port := range svc.Ports {
-			if (port.Number == h.port || h.port == 0) && (port.Protocol.IsHTTP() || port.Protocol == service.Unsupported) {
+			if (port.Number == h.port || h.port == 0) && h.takes(port.Protocol) {
 				h.add(svc.Hostname, svc, port.Number, []*routev3.Route{h.toService(svc, port)})
 			}
 		}
 	}
+}
+
+// takes reports whether requests may come to ports of a protocol.
+func (h *hosts) takes(p service.Protocol) bool {
+	return h.anyProtocol && p != service.UDP || p.IsHTTP() || p == service.Unsupported
 }
 
 // mostSpecific returns for each service the VirtualService with the most specific host that it has: its
@@ -244,7 +251,7 @@ func (h *hosts) addVirtual(vs *push.VirtualService, byName map[service.Hostname]
 			continue
 		}
 		for _, port := range svc.Ports {
-			if (port.Number == h.port || h.port == 0) && (port.Protocol.IsHTTP() || port.Protocol == service.Unsupported) {
+			if (port.Number == h.port || h.port == 0) && h.takes(port.Protocol) {
 				taken[svc.Hostname] = true
 				h.add(svc.Hostname, svc, port.Number, routes)
 			}

@@ -24,6 +24,10 @@ func (g *Generator) Outbound(v *proxy.View) *Resources {
 // OutboundClusters returns the clusters of Outbound.
 func (g *Generator) OutboundClusters(v *proxy.View) *Resources {
 	out := newResources()
+	if v.Proxyless() {
+		g.grpcClusters(v, g.snap.Scope(v).Services, out.Clusters)
+		return out
+	}
 	g.addStandardClusters(v.Type() == proxy.Sidecar, out.Clusters)
 	if v.Type() != proxy.Sidecar {
 		g.outboundClusters(v, g.gatewayServices(v), out.Clusters)
@@ -44,6 +48,10 @@ func (g *Generator) OutboundListeners(v *proxy.View) *Resources {
 		g.addGateway(v, out.Listeners, make(Set))
 		return out
 	}
+	if v.Proxyless() {
+		g.addGRPCOutbound(v, g.snap.Scope(v), out.Listeners, make(Set))
+		return out
+	}
 	g.addOutboundListeners(v, g.snap.Scope(v), out.Listeners)
 	return out
 }
@@ -55,6 +63,10 @@ func (g *Generator) OutboundRoutes(v *proxy.View) *Resources {
 		g.addGateway(v, make(Set), out.Routes)
 		return out
 	}
+	if v.Proxyless() {
+		g.addGRPCOutbound(v, g.snap.Scope(v), make(Set), out.Routes)
+		return out
+	}
 	g.addOutboundRoutes(v, g.snap.Scope(v), out)
 	return out
 }
@@ -62,7 +74,10 @@ func (g *Generator) OutboundRoutes(v *proxy.View) *Resources {
 // Inbound returns what a sidecar needs for connections to its workload; nothing of a gateway.
 func (g *Generator) Inbound(v *proxy.View) *Resources {
 	out := newResources()
-	if v.Type() == proxy.Sidecar {
+	switch {
+	case v.Proxyless():
+		g.addGRPCInbound(v, out.Listeners)
+	case v.Type() == proxy.Sidecar:
 		g.addInbound(v, g.snap.Scope(v), out.Clusters, out.Listeners)
 	}
 	return out

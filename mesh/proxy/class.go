@@ -34,6 +34,7 @@ const (
 	readHosts     = 'v'
 	readDNS       = 'D'
 	readNode      = 'N'
+	readProxyless = 'p'
 )
 
 // View is a proxy as generation sees it. It records each property that is read, because proxies
@@ -154,6 +155,12 @@ func (v *View) VirtualHosts() bool {
 func (v *View) CapturesDNS() bool {
 	v.note(property{what: readDNS}, func(p *Proxy) string { return strconv.FormatBool(p.DNSCapture) })
 	return v.proxy.DNSCapture
+}
+
+// Proxyless reports whether the client is a program with gRPC, and no Envoy.
+func (v *View) Proxyless() bool {
+	v.note(property{what: readProxyless}, func(p *Proxy) string { return strconv.FormatBool(p.Proxyless) })
+	return v.proxy.Proxyless
 }
 
 // NodeName returns the Kubernetes node on which the proxy runs; "" for none.

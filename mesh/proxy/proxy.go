@@ -64,6 +64,7 @@ const (
 	metaVirtualHosts   = "VHDS"
 	metaDNSCapture     = "DNS_CAPTURE"
 	metaNodeName       = "NODE_NAME"
+	metaGenerator      = "GENERATOR"
 )
 
 // DefaultNamespace is the namespace of a node that names none.
@@ -101,6 +102,8 @@ type Proxy struct {
 	DNSCapture bool
 	// NodeName is the Kubernetes node on which it runs; "" for none.
 	NodeName string
+	// Proxyless says that it is a program with gRPC, which does itself what a sidecar would.
+	Proxyless bool
 }
 
 // FromNode reads a Node: one of Istio, whose id is TYPE~IP~NAME.NAMESPACE~DNSDOMAIN, or a plain one,
@@ -124,6 +127,7 @@ func FromNode(node *corev3.Node) (*Proxy, error) {
 		VirtualHosts:   truth(meta, metaVirtualHosts) && hasVirtualHosts(node),
 		DNSCapture:     truth(meta, metaDNSCapture),
 		NodeName:       text(meta, metaNodeName),
+		Proxyless:      text(meta, metaGenerator) == "grpc",
 	}
 	p.locate(node.GetLocality())
 	addresses := text(meta, metaIPs)
@@ -183,7 +187,7 @@ func (p *Proxy) override(meta *structpb.Struct) error {
 		return fmt.Errorf("node %q: the type %q is not sidecar, router or ingress", p.Node, p.Type)
 	}
 	if p.Type != Sidecar {
-		p.Capture = None
+		p.Capture, p.Proxyless = None, false
 	}
 	if p.Capture != Redirect && p.Capture != TProxy && p.Capture != None {
 		return fmt.Errorf("node %q: %s %q is not REDIRECT, TPROXY or NONE", p.Node, metaCapture, p.Capture)

@@ -63,7 +63,7 @@ func PolicyName(policy config.Key, rule int) string {
 // HTTP returns the filters of HTTP connections: those that ask providers, which come before tokens are checked, and
 // those that come after.
 func (b *Builder) HTTP() (before, after []*managerv3.HttpFilter) {
-	for _, s := range b.custom(false) {
+	for _, s := range b.custom(everything) {
 		switch p := b.Provider(s.provider); {
 		case p == nil:
 			before = append(before, b.http(HTTPFilter, &httprbacv3.RBAC{Rules: s.shadow}))
@@ -73,7 +73,7 @@ func (b *Builder) HTTP() (before, after []*managerv3.HttpFilter) {
 				b.http(httpAuthorizer, p.http(HTTPFilter, s.prefix())))
 		}
 	}
-	for _, s := range b.local(false) {
+	for _, s := range b.local(everything) {
 		after = append(after, b.http(HTTPFilter, &httprbacv3.RBAC{Rules: s.enforced, ShadowRules: s.shadow, ShadowRulesStatPrefix: s.prefix()}))
 	}
 	return before, after
@@ -82,7 +82,7 @@ func (b *Builder) HTTP() (before, after []*managerv3.HttpFilter) {
 // TCP returns the filters of connections that are not HTTP. Providers that speak HTTP decide about none of them, as in
 // Istio.
 func (b *Builder) TCP() (out []*listenerv3.Filter) {
-	for _, s := range b.custom(true) {
+	for _, s := range b.custom(connections) {
 		switch p := b.Provider(s.provider); {
 		case p == nil:
 			out = append(out, b.tcp(TCPFilter, &tcprbacv3.RBAC{Rules: s.shadow, StatPrefix: tcpStats}))
@@ -92,8 +92,22 @@ func (b *Builder) TCP() (out []*listenerv3.Filter) {
 				b.tcp(tcpAuthorizer, p.tcp(TCPFilter, s.prefix())))
 		}
 	}
-	for _, s := range b.local(true) {
+	for _, s := range b.local(connections) {
 		out = append(out, b.tcp(TCPFilter, &tcprbacv3.RBAC{Rules: s.enforced, ShadowRules: s.shadow, ShadowRulesStatPrefix: s.prefix(), StatPrefix: tcpStats}))
+	}
+	return out
+}
+
+// GRPC returns the filters of a proxyless gRPC server. It knows nothing of tokens, templates of paths and dry runs, and asks
+// no providers: what one would be asked about is denied.
+func (b *Builder) GRPC() (out []*managerv3.HttpFilter) {
+	for _, s := range b.custom(requests) {
+		out = append(out, b.http(HTTPFilter+".CUSTOM."+s.provider, &httprbacv3.RBAC{Rules: s.shadow}))
+	}
+	for _, s := range b.local(requests) {
+		if s.enforced != nil && s.action != security.AuthorizationPolicy_AUDIT {
+			out = append(out, b.http(HTTPFilter+"."+s.action.String(), &httprbacv3.RBAC{Rules: s.enforced}))
+		}
 	}
 	return out
 }
@@ -141,7 +155,7 @@ var actions = []struct {
 }
 
 // local returns the rules of the policies that Envoy decides about itself.
-func (b *Builder) local(tcp bool) (sets []*ruleSet) {
+func (b *Builder) local(known scope) (sets []*ruleSet) {
 	for _, a := range actions {
 		set := &ruleSet{action: a.action}
 		for _, p := range b.Policies {
@@ -155,7 +169,7 @@ func (b *Builder) local(tcp bool) (sets []*ruleSet) {
 			if *into == nil {
 				*into = &rbacv3.RBAC{Action: a.rbac, Policies: make(map[string]*rbacv3.Policy)}
 			}
-			maps.Copy((*into).GetPolicies(), b.policies(p, tcp))
+			maps.Copy((*into).GetPolicies(), b.policies(p, known))
 		}
 		if set.enforced != nil || set.shadow != nil {
 			sets = append(sets, set)
@@ -165,7 +179,7 @@ func (b *Builder) local(tcp bool) (sets []*ruleSet) {
 }
 
 // custom returns, for each provider, when it is asked.
-func (b *Builder) custom(tcp bool) (sets []*ruleSet) {
+func (b *Builder) custom(known scope) (sets []*ruleSet) {
 	for _, p := range b.Policies {
 		if p.Policy.GetAction() != security.AuthorizationPolicy_CUSTOM || p.DryRun {
 			continue
@@ -179,7 +193,7 @@ func (b *Builder) custom(tcp bool) (sets []*ruleSet) {
 				shadow: &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: make(map[string]*rbacv3.Policy)},
 			})
 		}
-		maps.Copy(sets[i].shadow.GetPolicies(), b.policies(p, tcp))
+		maps.Copy(sets[i].shadow.GetPolicies(), b.policies(p, known))
 	}
 	slices.SortFunc(sets, func(a, b *ruleSet) int { return cmp.Compare(a.provider, b.provider) })
 	return sets
@@ -187,10 +201,10 @@ func (b *Builder) custom(tcp bool) (sets []*ruleSet) {
 
 // policies returns the rules of a policy by their names. A policy without rules has one that takes nothing, because a
 // policy that allows nothing denies everything.
-func (b *Builder) policies(p *push.AuthorizationPolicy, tcp bool) map[string]*rbacv3.Policy {
+func (b *Builder) policies(p *push.AuthorizationPolicy, known scope) map[string]*rbacv3.Policy {
 	out := make(map[string]*rbacv3.Policy)
 	for i, rule := range p.Policy.GetRules() {
-		t := &translation{Builder: b, namespace: p.Namespace, tcp: tcp, strict: p.Policy.GetAction() == security.AuthorizationPolicy_ALLOW}
+		t := &translation{Builder: b, namespace: p.Namespace, known: known, strict: p.Policy.GetAction() == security.AuthorizationPolicy_ALLOW}
 		if made := t.rule(rule); made != nil {
 			out[PolicyName(p.Key, i)] = made
 		}

@@ -21,7 +21,7 @@ import (
 type translation struct {
 	*Builder
 	namespace string // of the policy
-	tcp       bool   // for connections that are not HTTP
+	known     scope  // what is known of a connection or a request
 	// strict says that the rule allows: it takes nothing if it has something that is not known of a connection. Another
 	// rule takes the connection as if that were not there.
 	strict   bool
@@ -64,9 +64,18 @@ type terms struct {
 	permissions []*rbacv3.Permission
 }
 
-// known reports whether an attribute of HTTP requests, or of connections, is known.
-func (t *translation) known(http bool) bool {
-	if http && t.tcp {
+// scope is what is known when a rule is evaluated, each more than the one before.
+type scope int
+
+const (
+	connections scope = iota // of connections that are not HTTP
+	requests                 // of requests, but for what only Envoy knows of them
+	everything               // tokens, templates of paths and metadata of other filters, too
+)
+
+// knows reports whether an attribute that needs a scope is known.
+func (t *translation) knows(needs scope) bool {
+	if needs > t.known {
 		t.unusable = t.unusable || t.strict
 		return false
 	}
@@ -74,8 +83,8 @@ func (t *translation) known(http bool) bool {
 }
 
 // client adds that an attribute of the client has one of the values, and none of the others.
-func (t *translation) client(to *terms, values, not []string, http bool, match func(value string) []*rbacv3.Principal) {
-	if len(values)+len(not) == 0 || !t.known(http) {
+func (t *translation) client(to *terms, values, not []string, needs scope, match func(value string) []*rbacv3.Principal) {
+	if len(values)+len(not) == 0 || !t.knows(needs) {
 		return
 	}
 	alternatives := func(values []string) (out []*rbacv3.Principal) {
@@ -93,8 +102,8 @@ func (t *translation) client(to *terms, values, not []string, http bool, match f
 }
 
 // act adds that an attribute of what the client does has one of the values, and none of the others.
-func (t *translation) act(to *terms, values, not []string, http bool, match func(value string) *rbacv3.Permission) {
-	if len(values)+len(not) == 0 || !t.known(http) {
+func (t *translation) act(to *terms, values, not []string, needs scope, match func(value string) *rbacv3.Permission) {
+	if len(values)+len(not) == 0 || !t.knows(needs) {
 		return
 	}
 	alternatives := func(values []string) (out []*rbacv3.Permission) {
@@ -113,21 +122,22 @@ func (t *translation) act(to *terms, values, not []string, http bool, match func
 
 // source adds from whom a request must be.
 func (t *translation) source(to *terms, s *security.Source) {
-	t.client(to, s.GetPrincipals(), s.GetNotPrincipals(), false, t.principal)
-	t.client(to, s.GetRequestPrincipals(), s.GetNotRequestPrincipals(), true, requestPrincipal)
-	t.client(to, s.GetServiceAccounts(), s.GetNotServiceAccounts(), false, t.serviceAccount)
-	t.client(to, s.GetTrustDomains(), s.GetNotTrustDomains(), false, t.trustDomain)
-	t.client(to, s.GetNamespaces(), s.GetNotNamespaces(), false, namespace)
-	t.client(to, s.GetRemoteIpBlocks(), s.GetNotRemoteIpBlocks(), false, remoteIP)
-	t.client(to, s.GetIpBlocks(), s.GetNotIpBlocks(), false, sourceIP)
+	t.client(to, s.GetPrincipals(), s.GetNotPrincipals(), connections, t.principal)
+	t.client(to, s.GetRequestPrincipals(), s.GetNotRequestPrincipals(), everything, requestPrincipal)
+	t.client(to, s.GetServiceAccounts(), s.GetNotServiceAccounts(), connections, t.serviceAccount)
+	t.client(to, s.GetTrustDomains(), s.GetNotTrustDomains(), connections, t.trustDomain)
+	t.client(to, s.GetNamespaces(), s.GetNotNamespaces(), connections, namespace)
+	t.client(to, s.GetRemoteIpBlocks(), s.GetNotRemoteIpBlocks(), connections, remoteIP)
+	t.client(to, s.GetIpBlocks(), s.GetNotIpBlocks(), connections, sourceIP)
 }
 
 // operation adds what a request must do.
 func (t *translation) operation(to *terms, o *security.Operation) {
-	t.act(to, o.GetHosts(), o.GetNotHosts(), true, host)
-	t.act(to, o.GetMethods(), o.GetNotMethods(), true, method)
-	t.act(to, o.GetPaths(), o.GetNotPaths(), true, path)
-	t.act(to, o.GetPorts(), o.GetNotPorts(), false, port)
+	t.act(to, o.GetHosts(), o.GetNotHosts(), requests, host)
+	t.act(to, o.GetMethods(), o.GetNotMethods(), requests, method)
+	templates := slices.ContainsFunc(slices.Concat(o.GetPaths(), o.GetNotPaths()), config.IsPathTemplate)
+	t.act(to, o.GetPaths(), o.GetNotPaths(), unless(templates, requests), path)
+	t.act(to, o.GetPorts(), o.GetNotPorts(), connections, port)
 }
 
 // condition adds a condition.
@@ -136,41 +146,63 @@ func (t *translation) condition(who, what *terms, c *security.Condition) {
 	bracket := strings.IndexByte(c.GetKey()+"[", '[')
 	switch key := c.GetKey(); key[:bracket] {
 	case config.AttributeSourceIP:
-		t.client(who, values, not, false, sourceIP)
+		t.client(who, values, not, connections, sourceIP)
 	case config.AttributeRemoteIP:
-		t.client(who, values, not, false, remoteIP)
+		t.client(who, values, not, connections, remoteIP)
 	case config.AttributeNamespace:
-		t.client(who, values, not, false, namespace)
+		t.client(who, values, not, connections, namespace)
 	case config.AttributeServiceAccount:
-		t.client(who, values, not, false, t.serviceAccount)
+		t.client(who, values, not, connections, t.serviceAccount)
 	case config.AttributeTrustDomain:
-		t.client(who, values, not, false, t.trustDomain)
+		t.client(who, values, not, connections, t.trustDomain)
 	case config.AttributePrincipal:
-		t.client(who, values, not, false, t.principal)
+		t.client(who, values, not, connections, t.principal)
 	case config.AttributeAuthPrincipal:
-		t.client(who, values, not, true, requestPrincipal)
+		t.client(who, values, not, everything, requestPrincipal)
 	case config.AttributeAudiences:
-		t.client(who, values, not, true, claim([]string{"aud"}))
+		t.client(who, values, not, everything, claim([]string{"aud"}))
 	case config.AttributePresenter:
-		t.client(who, values, not, true, claim([]string{"azp"}))
+		t.client(who, values, not, everything, claim([]string{"azp"}))
 	case config.AttributeClaims:
-		t.client(who, values, not, true, claim(config.ClaimPath(key[bracket:])))
+		t.client(who, values, not, everything, claim(config.ClaimPath(key[bracket:])))
 	case config.AttributeHeader:
 		name := strings.TrimSuffix(strings.TrimPrefix(key[bracket:], "["), "]")
-		t.client(who, values, not, true, func(value string) []*rbacv3.Principal {
+		t.client(who, values, not, unless(reserved(name), requests), func(value string) []*rbacv3.Principal {
 			return []*rbacv3.Principal{{Identifier: &rbacv3.Principal_Header{Header: headerMatch(name, value, false)}}}
 		})
 	case config.AttributeDestinationIP:
-		t.act(what, values, not, false, destinationIP)
+		t.act(what, values, not, connections, destinationIP)
 	case config.AttributePort:
-		t.act(what, values, not, false, port)
+		t.act(what, values, not, connections, port)
 	case config.AttributeSNI:
-		t.act(what, values, not, false, serverName)
+		t.act(what, values, not, connections, serverName)
 	default: // validation leaves metadata only
 		filter := strings.TrimPrefix(key[:bracket], "experimental.")
 		name := strings.TrimSuffix(strings.TrimPrefix(key[bracket:], "["), "]")
-		t.act(what, values, not, false, func(value string) *rbacv3.Permission { return metadata(filter, name, value) })
+		t.act(what, values, not, metadataScope(t.known), func(value string) *rbacv3.Permission { return metadata(filter, name, value) })
 	}
+}
+
+// unless returns a scope, or everything if something is set.
+func unless(is bool, s scope) scope {
+	if is {
+		return everything
+	}
+	return s
+}
+
+// metadataScope returns what metadata of other filters need: Envoy has them of connections, too.
+func metadataScope(known scope) scope {
+	if known == connections {
+		return connections
+	}
+	return everything
+}
+
+// reserved reports whether gRPC does not let rules be about a header (gRFC A41).
+func reserved(header string) bool {
+	header = strings.ToLower(header)
+	return strings.HasPrefix(header, "grpc-") || header == ":scheme"
 }
 
 // authenticated returns that the certificate of the client has a name.

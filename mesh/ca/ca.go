@@ -16,6 +16,7 @@ import (
 	"crypto"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/asn1"
 	"encoding/hex"
 	"encoding/pem"
 	"errors"
@@ -194,6 +195,7 @@ func (s *Server) sign(ctx context.Context, req *pb.IstioCertificateRequest, key 
 		s.cfg.Log.Error("the authority cannot sign", "identity", id.ID(), "err", err)
 		return nil, status.Error(codes.Unavailable, "the authority cannot sign now: see the log of the control plane")
 	}
+	s.noteChain(answer)
 	leaf, by := answer.Chain[0], "token"
 	if proved, _ := proxy.IdentityOf(credentials.Certificate); proved != nil {
 		by = "certificate " + credentials.Certificate.SerialNumber.Text(16)
@@ -208,6 +210,16 @@ func (s *Server) sign(ctx context.Context, req *pb.IstioCertificateRequest, key 
 	}
 	resp.CertChain = append(resp.CertChain, string(pki.EncodeCerts(answer.Roots)))
 	return resp, nil
+}
+
+// noteChain tells the metrics when the first of the authority's own certificates expires, without which it signs nothing.
+func (s *Server) noteChain(answer pki.Answer) {
+	authorities := answer.Chain[1:]
+	if len(authorities) == 0 {
+		authorities = answer.Roots // a root signs itself
+	}
+	first := slices.MinFunc(authorities, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
+	s.cfg.Metrics.chainExpiry.Set(float64(first.NotAfter.Unix()))
 }
 
 func (s *Server) lifetime(seconds int64) time.Duration {
@@ -250,6 +262,9 @@ func parseRequest(text string, client proxy.Identity, domains []string) (key cry
 	if err != nil {
 		return nil, id, status.Errorf(codes.InvalidArgument, "the certificate request: %v", err)
 	}
+	if name, err := unknownName(csr); err != nil || name >= 0 {
+		return nil, id, status.Errorf(codes.PermissionDenied, "the certificate request asks for a name of a form that is not known here (%d): want the SPIFFE ID %s alone", name, client.ID())
+	}
 	if len(csr.DNSNames) > 0 || len(csr.IPAddresses) > 0 || len(csr.EmailAddresses) > 0 || len(csr.URIs) > 1 {
 		return nil, id, status.Errorf(codes.PermissionDenied, "the certificate request asks for more names than the SPIFFE ID %s", client.ID())
 	}
@@ -266,6 +281,29 @@ func parseRequest(text string, client proxy.Identity, domains []string) (key cry
 		return nil, id, status.Errorf(codes.InvalidArgument, "no certificate can have this identity: %.300v", err)
 	}
 	return csr.PublicKey, id, nil
+}
+
+// subjectAltName is the extension of the names of a certificate (RFC 5280, section 4.2.1.6).
+var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
+
+// unknownName returns the form of a name in a request that x509 does not read, such as that of a directory; -1 for none.
+func unknownName(csr *x509.CertificateRequest) (form int, err error) {
+	const email, dns, uri, ip = 1, 2, 6, 7
+	for _, extension := range csr.Extensions {
+		if !extension.Id.Equal(subjectAltName) {
+			continue
+		}
+		var names []asn1.RawValue
+		if _, err := asn1.Unmarshal(extension.Value, &names); err != nil {
+			return -1, err
+		}
+		for _, name := range names {
+			if name.Class != asn1.ClassContextSpecific || !slices.Contains([]int{email, dns, uri, ip}, name.Tag) {
+				return name.Tag, nil
+			}
+		}
+	}
+	return -1, nil
 }
 
 // publicKey is the key of a request, of which nobody here has the private half.

@@ -10,6 +10,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/pem"
 	"log/slog"
 	"net"
@@ -255,6 +256,27 @@ func TestACertificateIsOfWhoAsks(t *testing.T) {
 	}
 	if strings.Contains(r.log.String(), "PRIVATE KEY") {
 		t.Error("a key is in the log")
+	}
+	if until := time.Unix(int64(r.counted("citadel_server_cert_chain_expiry_timestamp")), 0); !until.After(time.Now()) {
+		t.Errorf("the authority's own certificates expire at %s", until)
+	}
+}
+
+// A name of a form that x509 does not read is a name, too.
+func TestANameOfAnotherFormIsRefused(t *testing.T) {
+	r := newRig(t)
+	for form, name := range map[int]string{0: "another name", 4: "a directory", 8: "a registered id"} {
+		names, err := asn1.Marshal([]asn1.RawValue{
+			{Class: asn1.ClassContextSpecific, Tag: 6, Bytes: []byte("spiffe://cluster.local/ns/shop/sa/web")},
+			{Class: asn1.ClassContextSpecific, Tag: form, Bytes: []byte{1}},
+		})
+		r.check(err)
+		req := request(t, pkitest.Key(t), func(c *x509.CertificateRequest) {
+			c.ExtraExtensions = []pkix.Extension{{Id: subjectAltName, Value: names}}
+		})
+		if _, err := r.ask("cluster.local/shop/web", nil, req); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

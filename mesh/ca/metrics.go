@@ -6,7 +6,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type Metrics struct {
 	requests, issued, malformed, unauthenticated prometheus.Counter
 	refused                                      *prometheus.CounterVec
-	rootExpiry                                   prometheus.Gauge
+	rootExpiry, chainExpiry                      prometheus.Gauge
 }
 
 // NewMetrics registers the metrics; with nil they are counted and nobody sees them.
@@ -25,9 +25,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		rootExpiry: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "citadel_server_root_cert_expiry_timestamp", Help: "When the first root of the authority expires, in seconds since 1970.",
 		}),
+		chainExpiry: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "citadel_server_cert_chain_expiry_timestamp", Help: "When the first of the authority's own certificates expires, in seconds since 1970.",
+		}),
 	}
 	if registry != nil {
-		registry.MustRegister(m.requests, m.issued, m.malformed, m.unauthenticated, m.refused, m.rootExpiry)
+		registry.MustRegister(m.requests, m.issued, m.malformed, m.unauthenticated, m.refused, m.rootExpiry, m.chainExpiry)
 	}
 	return m
 }

@@ -115,6 +115,7 @@ func (s *Server) issueOwn(ctx context.Context) (renewIn time.Duration, err error
 	if err != nil {
 		return 0, fmt.Errorf("the certificate that it signs: %w", err)
 	}
+	s.noteChain(answer)
 	pair := &tls.Certificate{PrivateKey: key, Leaf: answer.Chain[0]}
 	for _, c := range answer.Chain {
 		pair.Certificate = append(pair.Certificate, c.Raw)

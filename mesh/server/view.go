@@ -269,7 +269,7 @@ func (v *view) reportMissing(names []string) {
 		}
 		reason := "there is no such Secret in the proxy's namespace, or no Gateway or DestinationRule of the proxy names it"
 		if !v.proxy.Authenticated {
-			reason = "the proxy has not authenticated: it must connect to --tls-listen with a certificate that has its identity"
+			reason = "the proxy has not authenticated: it must connect to --tls-listen, and prove its identity with a certificate or a token"
 		}
 		v.server.cfg.Log.Warn("proxy does not get a secret", "node", v.proxy.Node, "name", name, "reason", reason)
 	}

@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"net/url"
+	"regexp"
 	"strconv"
 
 	"github.com/go-jose/go-jose/v4"
@@ -45,13 +46,23 @@ func (k *checker) jwtRule(at *path, rule *security.JWTRule) {
 		if claim.GetHeader() == "" {
 			k.errorf(at.field("header"), "it is missing")
 		} else {
-			k.report(at.field("header"), claim.GetHeader(), headerNameProblem(claim.GetHeader()))
+			k.report(at.field("header"), claim.GetHeader(), claimHeaderProblem(claim.GetHeader()))
 		}
 	}
 	if name := rule.GetOutputPayloadToHeader(); name != "" {
 		k.report(at.field("outputPayloadToHeader"), name, headerNameProblem(name))
 	}
 	k.duration(at.field("timeout"), rule.GetTimeout())
+}
+
+// claimHeader is the name of a header of claims, which Istio has stricter than others.
+var claimHeader = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
+
+func claimHeaderProblem(name string) string {
+	if !claimHeader.MatchString(name) {
+		return "is no name of a header of claims: use letters, digits, '-' and '_'"
+	}
+	return ""
 }
 
 // keySource checks where the keys of the issuer are.

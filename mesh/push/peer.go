@@ -153,6 +153,9 @@ const AuthStep config.Kind = "holdfast.dev/AuthStep"
 // AuthStep takes the next step.
 func (s *Snapshot) Settled() bool { return s.auth.settled() }
 
+// SameAuth reports whether two snapshots are at the same step of the same PeerAuthentications.
+func (s *Snapshot) SameAuth(other *Snapshot) bool { return s.auth == other.auth }
+
 // MTLS returns the mode in which a workload accepts connections on a port. selects reports whether a
 // selector selects the workload.
 func (s *Snapshot) MTLS(namespace string, port uint32, selects func(selector map[string]string) bool) Mode {

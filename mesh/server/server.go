@@ -75,6 +75,8 @@ type Server struct {
 		*queue.Queue[*view]
 	}
 	queued chan struct{} // wakes one worker
+
+	unsettled chan struct{} // holds a value when a snapshot needs a further step
 }
 
 // source is what snapshots are made of.
@@ -92,6 +94,7 @@ func New(cfg Config) *Server {
 		cfg: cfg, started: time.Now(), source: source{cfg.Reader, cfg.Discovery},
 		admission: newAdmission(), refusals: rate.Sometimes{First: 10, Interval: time.Second}, stopped: make(chan struct{}),
 		views: make(map[*view]struct{}), requested: make(chan struct{}, 1), queued: make(chan struct{}, 1),
+		unsettled: make(chan struct{}, 1),
 	}
 	cfg.Metrics.behind = s.behind
 	s.proxies.Queue = queue.New[*view](cmp.Or(cfg.Throttle, queue.DefaultThrottle))
@@ -123,6 +126,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer close(s.stopped)
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return s.debounce(ctx) })
+	eg.Go(func() error { return s.settle(ctx) })
 	for range runtime.GOMAXPROCS(0) {
 		eg.Go(func() error { return s.work(ctx) })
 	}
@@ -182,6 +186,9 @@ func (s *Server) push(r *push.Request) {
 		s.gen = next
 		s.mu.Unlock()
 		s.cfg.Metrics.snapshot(time.Since(began), len(s.source.Services()))
+		if !snap.Settled() {
+			wake.Signal(s.unsettled)
+		}
 	} else {
 		s.mu.Lock()
 		s.gen.forgetEndpoints(r.Services)

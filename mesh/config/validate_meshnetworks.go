@@ -42,8 +42,6 @@ func validateMeshNetworks(k *checker, spec *meshv1alpha1.MeshNetworks) {
 // gatewayAddress checks the address of a gateway of a network.
 func (k *checker) gatewayAddress(at *path, address string) {
 	switch {
-	case address == "":
-		k.warnf(at, "it is empty: the gateway is not used")
 	case isIP(address):
 	case hostProblem(address) != "":
 		k.errorf(at, "%q is neither an IP address nor a host", address)

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"strings"
 	"testing"
@@ -256,4 +258,77 @@ func TestAnEndpointWithAnotherServiceAccountFailsNoRequest(t *testing.T) {
 		t.Error("the second server got no request")
 	}
 	t.Logf("%d requests, %d of them to the second server, none failed", tally.Sent(), tally.Got("v2"))
+}
+
+// On ports whose protocol is detected, HTTP in mutual TLS is HTTP for the server's sidecar, and anything else
+// comes through as it is.
+func TestProtocolsAreDetectedInMutualTLS(t *testing.T) {
+	p := newPair(t, "STRICT")
+	echo, err := net.Listen("tcp", "127.0.0.1:0")
+	p.check(err)
+	t.Cleanup(func() { _ = echo.Close() })
+	go func() {
+		for {
+			conn, err := echo.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(conn, conn)
+				_ = conn.Close()
+			}()
+		}
+	}()
+	web, raw, webIn, rawIn := p.freePort(), p.freePort(), p.freePort(), p.freePort()
+	p.write("detected", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: detected, namespace: shop}
+spec:
+  hosts: [detected.internal]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: %d, name: web}, {number: %d, name: raw}]
+  endpoints: [{address: 127.0.0.1, ports: {web: %d, raw: %d}, serviceAccount: web, labels: {app: web, security.istio.io/tlsMode: istio}}]
+`, web, raw, webIn, rawIn))
+	p.write("sidecar-web", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: web, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: web}}
+  ingress: [{port: {number: %d, name: web}, defaultEndpoint: "%s"}, {port: {number: %d, name: raw}, defaultEndpoint: "%s"}]
+  egress: [{hosts: ["~/*"]}]
+`, webIn, p.v1.Addr, rawIn, echo.Addr()))
+	p.answers(p.requestTo("detected.internal", web), "200 v1")
+	p.check(p.envoy.Wait(limit, func() error {
+		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", raw))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
+			return err
+		}
+		if _, err := io.WriteString(conn, "anything\n"); err != nil {
+			return err
+		}
+		got := make([]byte, len("anything\n"))
+		if _, err := io.ReadFull(conn, got); err != nil || string(got) != "anything\n" {
+			return fmt.Errorf("the echo is %q: %v", got, err)
+		}
+		return nil
+	}))
+	requests := func(port int) int {
+		return p.server.value(fmt.Sprintf(`http\.inbound_.*_%d.*\.downstream_rq_total`, port))
+	}
+	if requests(webIn) == 0 {
+		t.Error("the server's sidecar has seen no request")
+	}
+	if n := requests(rawIn); n != 0 {
+		t.Errorf("the server's sidecar took %d connections for HTTP", n)
+	}
+	for _, port := range []int{webIn, rawIn} {
+		if p.server.value(fmt.Sprintf(`listener\.127\.0\.0\.1_%d\.ssl\.handshake`, port)) == 0 {
+			t.Error("connections come without TLS")
+		}
+	}
 }

@@ -25,12 +25,12 @@ type pair struct {
 }
 
 // newPair starts a client and a server, in a mode. Each request of the client is a connection of its own,
-// and is not tried again, so that each that is refused is seen.
-func newPair(t *testing.T, mode string) *pair {
+// and is not tried again, so that each that is refused is seen. metadata is more of the client's.
+func newPair(t *testing.T, mode string, metadata ...string) *pair {
 	t.Helper()
 	w := newWorld(t)
 	w.through = true
-	w.of.labels = `{"app":"client","security.istio.io/tlsMode":"istio"}`
+	w.of.labels, w.of.metadata = `{"app":"client","security.istio.io/tlsMode":"istio"}`, metadata
 	p := &pair{world: w, server: w.beside("web-1", "sidecar", `{"app":"web","security.istio.io/tlsMode":"istio"}`), inbound: w.freePort(), second: w.freePort()}
 	w.write("rule", "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: web, namespace: shop}\n"+
 		"spec: {host: web.internal, trafficPolicy: {connectionPool: {http: {maxRequestsPerConnection: 1}}}}\n")

@@ -32,6 +32,7 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/dir"
 	"github.com/holdfast-xds/holdfast/mesh/jwks"
+	"github.com/holdfast-xds/holdfast/mesh/push"
 	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
 	"github.com/holdfast-xds/holdfast/mesh/server"
 	"github.com/holdfast-xds/holdfast/mesh/service"
@@ -192,12 +193,13 @@ func (e *Environment) assemble() {
 	})
 	for _, kind := range []config.Kind{
 		config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication,
-		config.AuthorizationPolicy, config.Ingress, config.Secret, config.MeshConfig,
+		config.AuthorizationPolicy, config.Ingress, config.Secret, config.MeshConfig, config.MeshNetworks,
 	} {
 		e.config.RegisterHandler(kind, e.server.ConfigChanged)
 	}
 	e.config.RegisterHandler(config.Namespace, e.namespaceChanged)
 	e.config.RegisterHandler(config.RequestAuthentication, e.tokensChanged)
+	e.config.RegisterHandler(config.Service, e.gatewayChanged)
 	xds := downstream.Config{
 		State: e.server, Observer: metrics, Identifier: "holdfast-mesh/" + e.cfg.Version, Log: e.cfg.Log,
 		Identify:   func(ctx context.Context, c downstream.Credentials) (any, error) { return e.server.Identify(ctx, c) },
@@ -213,6 +215,15 @@ func (e *Environment) assemble() {
 // selects by, or other annotations, which services inherit.
 func (e *Environment) namespaceChanged(ev config.Event) {
 	if ev.Old == nil || ev.New == nil || !maps.Equal(ev.Old.Labels, ev.New.Labels) || !maps.Equal(ev.Old.Annotations, ev.New.Annotations) {
+		e.server.ConfigChanged(ev)
+	}
+}
+
+// gatewayChanged requests a push if the Service of a gateway of a network changed: other services' endpoints
+// are reached by it.
+func (e *Environment) gatewayChanged(ev config.Event) {
+	networks := e.config.List(config.MeshNetworks, "")
+	if push.IsNetworkGateway(ev.Old, networks, e.cfg.Domain) || push.IsNetworkGateway(ev.New, networks, e.cfg.Domain) {
 		e.server.ConfigChanged(ev)
 	}
 }

@@ -53,7 +53,13 @@ const (
 	// MeshConfig is the document "mesh" in the ConfigMap "istio" of the root namespace, as istiod
 	// reads it.
 	MeshConfig Kind = "mesh.istio.io/MeshConfig"
+	// MeshNetworks is the document "meshNetworks" in the same ConfigMap.
+	MeshNetworks Kind = "mesh.istio.io/MeshNetworks"
 )
+
+// ofConfigMap reports whether the documents of a kind are in a key of the ConfigMap of the mesh, and no
+// documents of their own.
+func (k Kind) ofConfigMap() bool { return k == MeshConfig || k == MeshNetworks }
 
 // Short returns the name of a kind without its group.
 func (k Kind) Short() string { return string(k[strings.IndexByte(string(k), '/')+1:]) }

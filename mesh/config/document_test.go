@@ -136,7 +136,7 @@ status: {conditions: 1}
 
 func TestAllVersionsOfAKindAreRead(t *testing.T) {
 	for _, s := range Schemas {
-		if s.Kind == MeshConfig {
+		if s.Kind.ofConfigMap() {
 			continue
 		}
 		for _, version := range s.Versions {
@@ -248,7 +248,7 @@ func TestTheMeshConfigurationIsReadFromItsConfigMap(t *testing.T) {
 			[]string{"file.yaml:6: MeshConfig istio-system/istio: proxyHttpPort: must be a port from 1 to 65535, and is 70000"}},
 		{"no YAML", "data:\n  mesh: |\n    a: [\n", []string{"file.yaml:8: MeshConfig istio-system/istio: did not find expected node content"}},
 		{"two documents", "data:\n  mesh: |\n    rootNamespace: a\n    ---\n    b: c\n", []string{"file.yaml:10: MeshConfig istio-system/istio: there must be one document only"}},
-		{"other keys", "data:\n  meshNetworks: 'networks: {}'\n", []string{"file.yaml:7: MeshConfig istio-system/istio: data.meshNetworks: warning: ignored: only the key mesh is read"}},
+		{"other keys", "data:\n  values: '{}'\n", []string{"file.yaml:7: MeshConfig istio-system/istio: data.values: warning: ignored: only the keys mesh and meshNetworks are read"}},
 		{"a field that is not supported", "data:\n  mesh: |\n    enableTracing: true\n",
 			[]string{"file.yaml:8: MeshConfig istio-system/istio: enableTracing: warning: not supported: requests are not traced"}},
 		{"no text", "data:\n  mesh: {a: b}\n", []string{"file.yaml:7: MeshConfig istio-system/istio: data.mesh: must be a string that has YAML"}},
@@ -257,6 +257,38 @@ func TestTheMeshConfigurationIsReadFromItsConfigMap(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			compare(t, problems(t, "file.yaml", head+tc.text), tc.want)
 		})
+	}
+}
+
+func TestTheNetworksAreReadFromTheConfigMapOfTheMesh(t *testing.T) {
+	const head = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: istio\n  namespace: istio-system\ndata:\n  meshNetworks: |\n    networks:\n"
+	documents, broken := Read("file.yaml", []byte(head+"      east: {endpoints: [{fromCidr: 10.0.0.0/8}], gateways: [{address: 192.0.2.1, port: 15443}]}\n"))
+	if broken != nil || len(documents) != 2 || len(documents[0].Problems)+len(documents[1].Problems) > 0 {
+		t.Fatalf("documents %+v, problem %v", documents, broken)
+	}
+	c := documents[1].Config
+	if spec := c.Spec.(*meshv1alpha1.MeshNetworks); c.Meta.Key != (Key{MeshNetworks, RootNamespace, MeshName}) || spec.Networks["east"].GetGateways()[0].GetPort() != 15443 {
+		t.Errorf("%s is %v", c.Meta.Key, spec)
+	}
+	const at = "MeshNetworks istio-system/istio: networks.east"
+	for _, tc := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"no prefix", "      east: {endpoints: [{fromCidr: 10.0.0.0/33}]}\n", []string{`file.yaml:9: ` + at + `.endpoints[0].fromCidr: "10.0.0.0/33" is no IP prefix as in 10.0.0.0/8`}},
+		{"no registry", "      east:\n        endpoints:\n        - fromRegistry: a.b\n", []string{`file.yaml:11: ` + at + `.endpoints[0].fromRegistry: "a.b" is no name of a cluster: use letters, digits and '-'`}},
+		{"no port", "      east: {gateways: [{address: 192.0.2.1}]}\n", []string{"file.yaml:9: " + at + ".gateways[0].port: must be a port from 1 to 65535, and is 0"}},
+		{"no address", "      east: {gateways: [{address: a b, port: 1}]}\n", []string{`file.yaml:9: ` + at + `.gateways[0].address: "a b" is neither an IP address nor a host`}},
+		{"no service", "      east: {gateways: [{registryServiceName: 'a b', port: 1}]}\n", []string{`file.yaml:9: ` + at + `.gateways[0].registryServiceName: "a b" is no host: use labels of letters, digits and '-', at most 63 each, with dots between them`}},
+		{"a name", "      east: {gateways: [{address: east.example, port: 1}]}\n", []string{"file.yaml:9: " + at + ".gateways[0].address: warning: only proxies resolve names: " +
+			"the gateway is used for services with the resolution DNS, and not for those whose endpoints have IP addresses"}},
+		{"nothing", "      east: {gateways: [{port: 1}], endpoints: [{}]}\n", []string{
+			"file.yaml:9: " + at + ".endpoints[0]: warning: it says nothing: write fromCidr or fromRegistry", "file.yaml:9: " + at + ".gateways[0]: warning: it says nothing: write address or registryServiceName"}},
+		{"no effect", "      east: {gateways: [{address: 192.0.2.1, port: 1, locality: a}]}\n", []string{
+			"file.yaml:9: " + at + ".gateways[0].locality: warning: not supported: as with istiod, a gateway has the locality of the endpoints that it stands for"}},
+		{"an unknown field", "      east: {gateway: []}\n", []string{`file.yaml:9: ` + at + `.gateway: unknown field "gateway"`}},
+	} {
+		t.Run(tc.name, func(t *testing.T) { compare(t, problems(t, "file.yaml", head+tc.text), tc.want) })
 	}
 }
 

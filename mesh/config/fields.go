@@ -112,7 +112,7 @@ func unsupported(c *Config) []finding {
 	w := &fieldWalk{states: fieldTable().paths[c.Kind]}
 	if spec, ok := c.Spec.(proto.Message); ok && SchemaOf(c.Kind).IsIstio() {
 		root := &path{name: "spec"}
-		if c.Kind == MeshConfig {
+		if c.Kind.ofConfigMap() {
 			root = nil
 		}
 		w.message(root, "", spec.ProtoReflect())

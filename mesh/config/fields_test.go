@@ -129,8 +129,9 @@ func apiPage() string {
 		"ignored, have its state. Paths begin below `spec` for the kinds of Istio, and at the object for those of Kubernetes.\n")
 	for _, s := range Schemas {
 		fmt.Fprintf(&b, "\n## %s\n\n", s.Kind.Short())
-		if s.Kind == MeshConfig {
-			fmt.Fprintf(&b, "The key `mesh` of the ConfigMap `%s` in the namespace `%s`.\n", MeshName, RootNamespace)
+		if s.Kind.ofConfigMap() {
+			key := map[Kind]string{MeshConfig: meshKey, MeshNetworks: networksKey}[s.Kind]
+			fmt.Fprintf(&b, "The key `%s` of the ConfigMap `%s` in the namespace `%s`.\n", key, MeshName, RootNamespace)
 		} else {
 			var versions []string
 			for _, version := range s.Versions {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
@@ -16,21 +16,38 @@ func isMesh(root *yamlproto.Node) bool {
 	return metadataText(root, "name") == MeshName && metadataText(root, "namespace") == RootNamespace
 }
 
-// mesh reads the mesh configuration: YAML in the key "mesh" of the ConfigMap.
+// The keys of the ConfigMap that are read.
+const (
+	meshKey     = "mesh"
+	networksKey = "meshNetworks"
+)
+
+// mesh reads the mesh configuration and the networks: YAML in two keys of the ConfigMap.
 func (d *document) mesh() {
-	d.key.Kind = MeshConfig
-	meta := d.meta(SchemaOf(MeshConfig))
+	d.configMapKey(MeshConfig, meshKey, d.configMapKeys)
+	if d.root.Get("data").Get(networksKey) == nil {
+		return
+	}
+	networks := &document{reader: d.reader, root: d.root, prefix: d.prefix}
+	networks.configMapKey(MeshNetworks, networksKey, func() {})
+}
+
+// configMapKey reads the document in a key of the ConfigMap. Istio's defaults hold if there is none.
+func (d *document) configMapKey(kind Kind, key string, also func()) {
+	schema := SchemaOf(kind)
+	d.key.Kind = kind
+	meta := d.meta(schema)
 	meta.APIVersion = "v1"
-	c := &Config{Meta: meta, Spec: &meshv1alpha1.MeshConfig{}}
-	d.configMapKeys()
-	text, isText := d.root.Get("data").Get("mesh").Text()
+	c := &Config{Meta: meta, Spec: schema.New()}
+	also()
+	node := d.root.Get("data").Get(key)
+	text, isText := node.Text()
 	switch {
-	case d.root.Get("data").Get("mesh") == nil:
-		// Istio's defaults.
+	case node == nil:
 	case !isText:
-		d.addAt(d.root.Get("data").Get("mesh"), "must be a string that has YAML")
+		d.addAt(node, "must be a string that has YAML")
 	default:
-		d.meshText(c, text)
+		d.configMapText(c, key, text)
 	}
 	d.end(c)
 }
@@ -51,18 +68,18 @@ func (d *document) configMapKeys() {
 		return
 	}
 	for _, key := range data.Keys() {
-		if key != "mesh" {
-			d.add(nil, data.LineOf(key), SeverityWarning, "data."+key, "ignored: only the key mesh is read")
+		if key != meshKey && key != networksKey {
+			d.add(nil, data.LineOf(key), SeverityWarning, "data."+key, "ignored: only the keys mesh and meshNetworks are read")
 		}
 	}
 }
 
-// meshText decodes and validates the YAML of the mesh configuration.
-func (d *document) meshText(c *Config, text string) {
-	lines := d.meshLines(text)
+// configMapText decodes and validates the YAML in a key.
+func (d *document) configMapText(c *Config, key, text string) {
+	lines := d.keyLines(key, text)
 	nodes, err := yamlproto.Read([]byte(text), yamlproto.YAML11)
 	prefix := d.prefix
-	d.prefix = "" // paths are those in the mesh configuration
+	d.prefix = "" // paths are those in the text
 	defer func() { d.prefix = prefix }()
 	switch {
 	case err != nil:
@@ -74,17 +91,17 @@ func (d *document) meshText(c *Config, text string) {
 		d.unmarshalError(&yamlproto.Error{Line: nodes[1].Line, Err: errors.New("there must be one document only")}, lines)
 		return
 	}
-	if err := unmarshal(nodes[0], c.Spec.(*meshv1alpha1.MeshConfig)); err != nil {
+	if err := unmarshal(nodes[0], c.Spec.(proto.Message)); err != nil {
 		d.unmarshalError(err, lines)
 		return
 	}
 	d.findings(check(c), nodes[0], lines)
 }
 
-// meshLines returns a function from lines of the mesh configuration to lines of the file. They
-// correspond if the text is a block in the file ("mesh: |"). Otherwise all are the line of the text.
-func (d *document) meshLines(text string) func(int) int {
-	line := d.root.Get("data").LineOf("mesh")
+// keyLines returns a function from lines of the text in a key to lines of the file. They correspond if
+// the text is a block in the file ("mesh: |"). Otherwise all are the line of the text.
+func (d *document) keyLines(key, text string) func(int) int {
+	line := d.root.Get("data").LineOf(key)
 	inFile := slices.Collect(bytes.Lines(d.reader.data))
 	number := 0
 	for inText := range strings.Lines(text) {

@@ -13,7 +13,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// The ConfigMap whose key "mesh" is the mesh configuration.
+// The ConfigMap whose keys "mesh" and "meshNetworks" are the mesh configuration and its networks.
 const (
 	RootNamespace = "istio-system"
 	MeshName      = "istio"
@@ -65,6 +65,7 @@ var Schemas = []Schema{
 	{Secret, "", onlyV1, "secrets", true, func() any { return &corev1.Secret{} }, typed(validateSecret)},
 	{Ingress, "networking.k8s.io", onlyV1, "ingresses", true, func() any { return &networkingv1.Ingress{} }, typed(validateIngress)},
 	{MeshConfig, "mesh.istio.io", []string{"v1alpha1"}, "meshconfigs", true, func() any { return &meshv1alpha1.MeshConfig{} }, typed(validateMeshConfig)},
+	{MeshNetworks, "mesh.istio.io", []string{"v1alpha1"}, "meshnetworks", true, func() any { return &meshv1alpha1.MeshNetworks{} }, typed(validateMeshNetworks)},
 }
 
 // typed makes a validation of a Spec of a type.
@@ -107,7 +108,7 @@ func schemaFor(apiVersion, kind string) (s *Schema, knownVersion bool) {
 	}
 	for i := range Schemas {
 		s := &Schemas[i]
-		if s.Group == group && s.Kind.Short() == kind && s.Kind != MeshConfig {
+		if s.Group == group && s.Kind.Short() == kind && !s.Kind.ofConfigMap() {
 			return s, slices.Contains(s.Versions, version)
 		}
 	}

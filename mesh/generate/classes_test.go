@@ -19,7 +19,7 @@ import (
 // randomNode returns a Node whose properties are drawn from those that the documents distinguish.
 func randomNode(random *rand.Rand) *corev3.Node {
 	pick := func(of ...string) string { return of[random.IntN(len(of))] }
-	labels := map[string]any{"app": pick("web", "api", "edge", "none"), "version": pick("v1", "v2"), "pod": strconv.Itoa(random.IntN(1000))}
+	labels := map[string]any{"app": pick("web", "api", "edge", "gateway", "none"), "version": pick("v1", "v2"), "pod": strconv.Itoa(random.IntN(1000))}
 	if random.IntN(2) == 0 {
 		labels["security.istio.io/tlsMode"] = "istio"
 	}
@@ -27,7 +27,7 @@ func randomNode(random *rand.Rand) *corev3.Node {
 		"TYPE": pick("sidecar", "sidecar", "router", "ingress"), "NAMESPACE": pick("shop", "infra", "other", "data"), "LABELS": labels,
 		"INTERCEPTION_MODE": pick("NONE", "REDIRECT", "TPROXY"), "INSTANCE_IPS": pick("10.1.2.3", "10.0.1.1", "fd00::1", "10.9.9.9,fd00::2"),
 		"UNPRIVILEGED_POD": pick("true", "false"), "ISTIO_VERSION": pick("", "1.31"),
-		"DNS_CAPTURE": pick("true", "false"), "NODE_NAME": pick("n1", "n2", ""), "CLUSTER_ID": pick("", "c1"), "GENERATOR": pick("", "", "", "grpc"), "NETWORK": pick("", "net"),
+		"DNS_CAPTURE": pick("true", "false"), "NODE_NAME": pick("n1", "n2", ""), "CLUSTER_ID": pick("", "c1"), "GENERATOR": pick("", "", "", "grpc"), "NETWORK": pick("", "net", "east", "west"), "REQUESTED_NETWORK_VIEW": pick("", "", "west", "west,east"),
 	})
 	if err != nil {
 		panic(err)
@@ -38,7 +38,7 @@ func randomNode(random *rand.Rand) *corev3.Node {
 // What a proxy shares with others is what it would get alone: a property that is read and is not part
 // of the class would give a proxy the configuration of another (mesh.md M5).
 func TestSharedResourcesAreThoseOfEachProxy(t *testing.T) {
-	for _, name := range []string{"sidecar", "gateway", "policies", "ingress", "services", "mesh", "dynamic", "security"} {
+	for _, name := range []string{"sidecar", "gateway", "policies", "ingress", "services", "mesh", "dynamic", "security", "networks"} {
 		t.Run(name, func(t *testing.T) {
 			documents, err := os.ReadFile("testdata/" + name + "/config.yaml")
 			if err != nil {

@@ -32,6 +32,8 @@ type outboundCluster struct {
 	policy *networking.TrafficPolicy
 	rule   *push.DestinationRule // nil for none
 	http   *httpv3.HttpProtocolOptions
+	// bySNI says that it forwards connections whose mesh TLS its endpoints end.
+	bySNI bool
 }
 
 // outboundClusters adds the clusters of services: one for each port, and one for each subset of a
@@ -43,24 +45,30 @@ func (g *Generator) outboundClusters(v *proxy.View, services []*service.Service,
 			if port.Protocol == service.UDP {
 				continue
 			}
-			g.addCluster(v, svc, port, nil, rule, out)
+			g.addCluster(v, svc, port, nil, rule, false, out)
 			if svc.Resolution == service.DynamicDNS {
 				continue // it has no endpoints of which a subset could be some
 			}
 			for _, subset := range rule.Subsets() {
-				g.addCluster(v, svc, port, subset, rule, out)
+				g.addCluster(v, svc, port, subset, rule, false, out)
 			}
 		}
 	}
 }
 
-func (g *Generator) addCluster(v *proxy.View, svc *service.Service, port service.Port, subset *networking.Subset, rule *push.DestinationRule, out Set) {
+// addCluster adds the cluster of a port or a subset of it; bySNI the one that forwards connections whose
+// mesh TLS the endpoints end.
+func (g *Generator) addCluster(v *proxy.View, svc *service.Service, port service.Port, subset *networking.Subset, rule *push.DestinationRule, bySNI bool, out Set) {
+	name := ClusterName(port.Number, subset.GetName(), svc.Hostname)
+	if bySNI {
+		name = serverName(port.Number, subset.GetName(), svc.Hostname)
+	}
 	c := &outboundCluster{
 		Cluster: &clusterv3.Cluster{
-			Name:           ClusterName(port.Number, subset.GetName(), svc.Hostname),
+			Name:           name,
 			CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{},
 		},
-		view: v, svc: svc, port: port, subset: subset, rule: rule,
+		view: v, svc: svc, port: port, subset: subset, rule: rule, bySNI: bySNI,
 		policy: g.clusterPolicyOf(rule, subset, port),
 		http:   &httpv3.HttpProtocolOptions{},
 	}
@@ -76,7 +84,7 @@ func (g *Generator) addCluster(v *proxy.View, svc *service.Service, port service
 	if g.snap.Mesh.GetDefaultConfig().GetProxyHeaders().GetPreserveHttp1HeaderCase().GetValue() {
 		c.preserveCase()
 	}
-	if proxied := c.policy.GetProxyProtocol(); proxied != nil {
+	if proxied := c.policy.GetProxyProtocol(); proxied != nil && !bySNI {
 		c.wrapInProxyProtocol(proxied)
 	}
 	c.Metadata = originMetadata(rule.Origin(), svc.Origin)
@@ -263,7 +271,12 @@ func (g *Generator) finishUnknown(c *outboundCluster) {
 
 // assignment returns the endpoints of a cluster of DNS names.
 func (g *Generator) assignment(c *outboundCluster) *endpointv3.ClusterLoadAssignment {
-	a := assign(c.Name, c.view, g.selectEndpoints(c.view, c.svc, c.port, c.subset), g.preferenceOf(c.policy, c.svc))
+	preference := g.preferenceOf(c.policy, c.svc)
+	endpoints := g.reach(c.view, c.svc, usable(g.selectEndpoints(c.view, c.svc, c.port, c.subset), preference), c.policy.GetTls())
+	if c.bySNI {
+		endpoints = onlyMTLS(endpoints, c.policy.GetTls())
+	}
+	a := assign(c.Name, c.view, endpoints, preference)
 	if c.svc.Resolution == service.DNSRoundRobin && len(a.Endpoints) > 1 {
 		// LOGICAL_DNS has one endpoint: the first.
 		a.Endpoints = a.Endpoints[:1]

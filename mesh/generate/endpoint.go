@@ -40,9 +40,22 @@ func (g *Generator) Assignment(v *proxy.View, cluster string) *xds.Resource {
 		}
 		subset = rule.Subsets()[i]
 	}
-	preference := g.preferenceOf(policyOf(rule, subset, port), svc)
-	a := assign(cluster, v, g.selectEndpoints(v, svc, port, subset), preference)
-	return resource(xds.EndpointType, cluster, a)
+	policy := policyOf(rule, subset, port)
+	preference := g.preferenceOf(policy, svc)
+	endpoints := usable(g.selectEndpoints(v, svc, port, subset), preference)
+	endpoints = g.reach(v, svc, endpoints, policy.GetTls())
+	if isServerName(cluster) {
+		endpoints = onlyMTLS(endpoints, policy.GetTls())
+	}
+	return resource(xds.EndpointType, cluster, assign(cluster, v, endpoints, preference))
+}
+
+// usable returns the endpoints that are healthy, and those that are not ready if their health decides
+// when others are used.
+func usable(endpoints []*service.Endpoint, prefer preference) []*service.Endpoint {
+	return slices.DeleteFunc(endpoints, func(ep *service.Endpoint) bool {
+		return ep.Health != service.Healthy && !(prefer.byHealth && ep.Health == service.UnHealthy)
+	})
 }
 
 // serviceOf returns the service that the proxy means by a host name.
@@ -54,18 +67,14 @@ func (g *Generator) serviceOf(v *proxy.View, host service.Hostname) *service.Ser
 }
 
 // assign returns the assignment of endpoints: one group for each locality, with priorities and weights
-// as seen from the proxy if some are preferred. They are the healthy ones, and those that are not
-// ready if their health decides when others are used.
+// as seen from the proxy if some are preferred.
 func assign(cluster string, v *proxy.View, endpoints []*service.Endpoint, prefer preference) *endpointv3.ClusterLoadAssignment {
 	groups := make(map[string][]*service.Endpoint)
 	families, setting := v.Families(), prefer.locality
-	usable := func(ep *service.Endpoint) bool {
-		return ep.Health == service.Healthy || prefer.byHealth && ep.Health == service.UnHealthy
-	}
 	// If none has an address family of the node, the proxy gets all: it may reach more than the node says.
-	other := !slices.ContainsFunc(endpoints, func(ep *service.Endpoint) bool { return usable(ep) && reachable(families, ep.Address) })
+	other := !slices.ContainsFunc(endpoints, func(ep *service.Endpoint) bool { return reachable(families, ep.Address) })
 	for _, ep := range endpoints {
-		if usable(ep) && (other || reachable(families, ep.Address)) {
+		if other || reachable(families, ep.Address) {
 			groups[ep.Locality] = append(groups[ep.Locality], ep)
 		}
 	}

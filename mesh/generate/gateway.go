@@ -123,6 +123,8 @@ func (b *gatewayBuilder) addPort(port *gatewayPort) {
 				c.serverNames = s.serverNames()
 				chains = append(chains, c)
 			}
+		case s.autoPassthrough():
+			chains = append(chains, b.serverNameChains(s)...)
 		case s.protocol.IsTLS():
 			chains = append(chains, b.passthroughChains(port, s)...)
 		default:

@@ -77,9 +77,14 @@ func ClusterName(port uint32, subset string, host service.Hostname) string {
 	return "outbound|" + strconv.Itoa(int(port)) + "|" + subset + "|" + string(host)
 }
 
-// ParseClusterName returns what an outbound cluster is of; ok is false for other names.
+// ParseClusterName returns what an outbound cluster is of, or a cluster that is named by an SNI of mesh
+// TLS; ok is false for other names.
 func ParseClusterName(name string) (port uint32, subset string, host service.Hostname, ok bool) {
-	parts := strings.SplitN(name, "|", 4)
+	separator := "|"
+	if isServerName(name) {
+		separator = "_."
+	}
+	parts := strings.SplitN(name, separator, 4)
 	if len(parts) != 4 || parts[0] != "outbound" {
 		return 0, "", "", false
 	}
@@ -94,6 +99,9 @@ func inboundClusterName(port uint32) string { return "inbound|" + strconv.Itoa(i
 func serverName(port uint32, subset string, host service.Hostname) string {
 	return "outbound_." + strconv.Itoa(int(port)) + "_." + subset + "_." + string(host)
 }
+
+// isServerName reports whether a name is one that serverName returns.
+func isServerName(name string) bool { return strings.HasPrefix(name, "outbound_.") }
 
 func u32(n uint32) *wrapperspb.UInt32Value         { return wrapperspb.UInt32(n) }
 func u64(n uint64) *wrapperspb.UInt64Value         { return wrapperspb.UInt64(n) }

@@ -31,9 +31,6 @@ const (
 	passthroughSourceV6 = "::6"
 )
 
-// The protocols by which mesh TLS is told from TLS of the application (ALPN).
-var inboundMeshALPN = []string{"istio-peer-exchange", "istio", "istio-http/1.0", "istio-http/1.1", "istio-h2"}
-
 // inboundPort is a port on which a sidecar takes connections for its workload.
 type inboundPort struct {
 	number   uint32
@@ -226,11 +223,9 @@ func (g *Generator) inboundChains(v *proxy.View, p inboundPort) (out []*chain) {
 	}
 	if mode != security.PeerAuthentication_MutualTLS_DISABLE {
 		out = g.inboundByProtocol(p, func(c *chain) {
-			c.transport, c.tls = "tls", g.meshServerTLS(v, p.protocol.IsHTTP() || len(c.applications) > 0)
-			c.applications = nil
-			if mode == security.PeerAuthentication_MutualTLS_PERMISSIVE {
-				c.applications = inboundMeshALPN
-			}
+			detected := len(c.applications) > 0
+			c.transport, c.tls = "tls", g.meshServerTLS(v, p.protocol.IsHTTP() || detected)
+			c.applications = meshTLSApplications(p.protocol, detected, mode == security.PeerAuthentication_MutualTLS_PERMISSIVE)
 		})
 	}
 	if mode != security.PeerAuthentication_MutualTLS_STRICT {
@@ -240,13 +235,7 @@ func (g *Generator) inboundChains(v *proxy.View, p inboundPort) (out []*chain) {
 			}
 		})...)
 	}
-	var distinct []*chain
-	for _, c := range out {
-		if !slices.ContainsFunc(distinct, c.sameMatch) {
-			distinct = append(distinct, c)
-		}
-	}
-	return distinct
+	return byTransport(out)
 }
 
 // inboundByProtocol returns an HTTP chain, a TCP chain, or both if the protocol is detected.
@@ -384,6 +373,9 @@ func downstreamTLS(v *proxy.View, tls *networking.ServerTLSSettings, http bool) 
 		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{secret(v, meshCertificate)}
 		common.ValidationContextType = validation(v, meshRoots, tls.GetSubjectAltNames())
 		context.RequireClientCertificate = truth(true)
+		if !http {
+			common.AlpnProtocols = []string{"istio-peer-exchange", "h2", "http/1.1"}
+		}
 		return context
 	case len(certificates) > 0:
 		for _, name := range certificates {

@@ -391,7 +391,8 @@ func (ls *outboundListeners) toService(svc *service.Service, port service.Port) 
 	if len(svc.Ports) == 1 {
 		port = svc.Ports[0]
 	}
-	return []*listenerv3.Filter{ls.tcpTo(ClusterName(port.Number, "", svc.Hostname), nil, svc, nil, port)}
+	name := ClusterName(port.Number, "", svc.Hostname)
+	return ls.withMeshALPN([]*listenerv3.Filter{ls.tcpTo(name, nil, svc, nil, port)}, name)
 }
 
 // tcpRoute forwards connections to the destinations of a VirtualService.
@@ -399,7 +400,7 @@ func (ls *outboundListeners) tcpRoute(vs *push.VirtualService, routes []*network
 	r := &routing{Generator: ls.Generator, view: ls.view, port: port.Number, lookup: ls.lookup}
 	if len(routes) == 1 {
 		d := routes[0].GetDestination()
-		return []*listenerv3.Filter{ls.tcpTo(r.clusterOf(d), nil, r.lookup(service.Hostname(d.GetHost())), d, port)}
+		return ls.withMeshALPN([]*listenerv3.Filter{ls.tcpTo(r.clusterOf(d), nil, r.lookup(service.Hostname(d.GetHost())), d, port)}, r.clusterOf(d))
 	}
 	weighted := &tcpv3.TcpProxy_WeightedCluster{}
 	for _, to := range routes {
@@ -409,8 +410,12 @@ func (ls *outboundListeners) tcpRoute(vs *push.VirtualService, routes []*network
 			})
 		}
 	}
+	var names []string
+	for _, c := range weighted.Clusters {
+		names = append(names, c.Name)
+	}
 	d := routes[0].GetDestination()
-	return []*listenerv3.Filter{ls.tcpTo(vs.Name+"."+vs.Namespace, weighted, r.lookup(service.Hostname(d.GetHost())), d, port)}
+	return ls.withMeshALPN([]*listenerv3.Filter{ls.tcpTo(vs.Name+"."+vs.Namespace, weighted, r.lookup(service.Hostname(d.GetHost())), d, port)}, names...)
 }
 
 // tcpTo forwards connections to a cluster or to weighted ones, with the timeouts and the hashing of
@@ -434,7 +439,7 @@ func (ls *outboundListeners) tcpTo(name string, weighted *tcpv3.TcpProxy_Weighte
 		policy := policyOf(rule, subset, port)
 		pool := policy.GetConnectionPool().GetTcp()
 		tcp.IdleTimeout, tcp.MaxDownstreamConnectionDuration = pool.GetIdleTimeout(), pool.GetMaxConnectionDuration()
-		if tunnel := policy.GetTunnel(); tunnel != nil {
+		if tunnel := policy.GetTunnel(); tunnel != nil && !isServerName(name) {
 			tcp.TunnelingConfig = &tcpv3.TcpProxy_TunnelingConfig{
 				Hostname: net.JoinHostPort(tunnel.GetTargetHost(), strconv.Itoa(int(tunnel.GetTargetPort()))),
 				UsePost:  tunnel.GetProtocol() == "POST",

@@ -31,6 +31,7 @@ func (g *Generator) OutboundClusters(v *proxy.View) *Resources {
 	g.addStandardClusters(v.Type() == proxy.Sidecar, out.Clusters)
 	if v.Type() != proxy.Sidecar {
 		g.outboundClusters(v, g.gatewayServices(v), out.Clusters)
+		g.addServerNameClusters(v, out.Clusters)
 		return out
 	}
 	scope := g.snap.Scope(v)

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
-	security "istio.io/api/security/v1beta1"
 
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/mesh/service"
@@ -30,15 +29,12 @@ const (
 	proxySocket     = "envoy.transport_sockets.upstream_proxy_protocol"
 )
 
-// The protocols that mesh TLS announces (ALPN).
-var (
-	meshALPN      = []string{"istio"}
-	meshALPNHTTP2 = []string{"istio", "h2"}
-)
-
 // applyTLS sets how the cluster's connections are secured: as its policy says or, if that says
 // nothing, by mesh TLS to the endpoints that accept it.
 func (g *Generator) applyTLS(c *outboundCluster) {
+	if c.bySNI {
+		return
+	}
 	tls := c.policy.GetTls()
 	detected := false
 	if tls == nil {
@@ -53,14 +49,13 @@ func (g *Generator) applyTLS(c *outboundCluster) {
 		return
 	}
 	socket := &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(context)}}
-	switch {
-	case !detected:
+	if !detected || c.GetType() == clusterv3.Cluster_ORIGINAL_DST {
 		c.TransportSocket = socket
-	case c.GetType() != clusterv3.Cluster_ORIGINAL_DST:
-		c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
-			{Name: "tlsMode-istio", Match: tlsModeIstio(), TransportSocket: socket},
-			{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: plaintext()},
-		}
+		return
+	}
+	c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
+		{Name: "tlsMode-istio", Match: tlsModeIstio(), TransportSocket: socket},
+		{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: plaintext()},
 	}
 }
 
@@ -72,14 +67,21 @@ func plaintext() *corev3.TransportSocket {
 	return &corev3.TransportSocket{Name: rawSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack(&rawv3.RawBuffer{})}}
 }
 
-// meshTLS reports whether the endpoints of a cluster may accept mesh TLS: automatic TLS is on, they
-// are in the mesh, and no PeerAuthentication disables it for all of them.
+// meshTLS reports whether the endpoints of a cluster may accept mesh TLS: automatic TLS is on, and they
+// are in the mesh. Which of them do is said by the endpoints themselves, and not by the cluster, so that
+// a change of modes changes no cluster. Where Envoy gets no endpoints, because connections go to their
+// original destinations, all must accept it.
 func (g *Generator) meshTLS(c *outboundCluster) bool {
 	if !g.snap.Mesh.GetEnableAutoMtls().GetValue() || c.svc.MeshExternal || c.svc.Resolution == service.DynamicDNS {
 		return false
 	}
-	mode := g.snap.MTLS(c.svc.Namespace, c.port.Number, func(map[string]string) bool { return false })
-	return mode != security.PeerAuthentication_MutualTLS_DISABLE
+	if c.GetType() != clusterv3.Cluster_ORIGINAL_DST {
+		return true
+	}
+	endpoints := g.selectEndpoints(c.view, c.svc, c.port, nil)
+	return len(endpoints) > 0 && !slices.ContainsFunc(endpoints, func(ep *service.Endpoint) bool {
+		return !ep.HasSidecar || !g.snap.AcceptsMTLS(ep)
+	})
 }
 
 // upstreamTLS returns the TLS context of a cluster; nil for plaintext, and for credentials that a
@@ -100,10 +102,7 @@ func (g *Generator) upstreamTLS(c *outboundCluster, tls *networking.ClientTLSSet
 		}
 		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{secret(c.view, meshCertificate)}
 		common.ValidationContextType = validation(c.view, meshRoots, names)
-		common.AlpnProtocols = meshALPN
-		if c.isHTTP2() {
-			common.AlpnProtocols = meshALPNHTTP2
-		}
+		common.AlpnProtocols = meshALPNOf(c.port.Protocol, c.isHTTP2())
 		return context
 	case networking.ClientTLSSettings_SIMPLE, networking.ClientTLSSettings_MUTUAL:
 	default:

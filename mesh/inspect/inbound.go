@@ -103,8 +103,8 @@ func (x *explainer) inboundChain(l *listenerv3.Listener) *listenerv3.FilterChain
 	}
 	var best *listenerv3.FilterChain
 	for _, c := range chains {
-		tls := c.GetFilterChainMatch().GetTransportProtocol() == "tls"
-		if tls != (x.Client.Principal != "") {
+		ofMesh := c.GetTransportSocket() != nil
+		if ofMesh != (x.Client.Principal != "") || !ofMesh && c.GetFilterChainMatch().GetTransportProtocol() == "tls" { // the application's own
 			continue
 		}
 		if best == nil || isHTTP(c) != x.TCP && isHTTP(best) == x.TCP {

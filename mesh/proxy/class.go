@@ -35,6 +35,7 @@ const (
 	readDNS       = 'D'
 	readNode      = 'N'
 	readProxyless = 'p'
+	readView      = 'W'
 )
 
 // View is a proxy as generation sees it. It records each property that is read, because proxies
@@ -98,6 +99,12 @@ func (v *View) Cluster() string {
 func (v *View) Network() string {
 	v.note(property{what: readNetwork}, func(p *Proxy) string { return p.Network })
 	return v.proxy.Network
+}
+
+// NetworkView returns the networks whose endpoints the proxy wants, with commas between them; "" for all.
+func (v *View) NetworkView() string {
+	v.note(property{what: readView}, func(p *Proxy) string { return p.NetworkView })
+	return v.proxy.NetworkView
 }
 
 // Locality returns where the proxy runs; nil for unknown.

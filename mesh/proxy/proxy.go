@@ -65,6 +65,7 @@ const (
 	metaDNSCapture     = "DNS_CAPTURE"
 	metaNodeName       = "NODE_NAME"
 	metaGenerator      = "GENERATOR"
+	metaNetworkView    = "REQUESTED_NETWORK_VIEW"
 )
 
 // DefaultNamespace is the namespace of a node that names none.
@@ -83,7 +84,10 @@ type Proxy struct {
 	Capture        Capture
 	Cluster        string
 	Network        string
-	Locality       *corev3.Locality
+	// NetworkView are the networks whose endpoints it wants, as a list with commas; "" for all. Endpoints
+	// without a network are always among them.
+	NetworkView string
+	Locality    *corev3.Locality
 	// HTTPProxyPort is the port of the HTTP proxy that applications may use; 0 for the mesh's.
 	HTTPProxyPort uint32
 	// PilotAgent says that Istio's agent made the bootstrap: secrets come from its cluster sds-grpc,
@@ -122,6 +126,7 @@ func FromNode(node *corev3.Node) (*Proxy, error) {
 		ServiceAccount: text(meta, metaServiceAccount),
 		Cluster:        text(meta, metaCluster),
 		Network:        text(meta, metaNetwork),
+		NetworkView:    text(meta, metaNetworkView),
 		PilotAgent:     text(meta, metaIstioVersion) != "",
 		Unprivileged:   truth(meta, metaUnprivileged),
 		VirtualHosts:   truth(meta, metaVirtualHosts) && hasVirtualHosts(node),
@@ -259,7 +264,7 @@ func checkTexts(node *corev3.Node) error {
 	if err := check("the id of the node", node.GetId()); err != nil {
 		return err
 	}
-	for _, key := range []string{metaType, metaNamespace, metaIPs, metaCapture, metaServiceAccount, metaCluster, metaNetwork, metaDNSDomain, metaNodeName} {
+	for _, key := range []string{metaType, metaNamespace, metaIPs, metaCapture, metaServiceAccount, metaCluster, metaNetwork, metaDNSDomain, metaNodeName, metaNetworkView} {
 		if err := check(fmt.Sprintf("node %q: %s", node.GetId(), key), text(node.GetMetadata(), key)); err != nil {
 			return err
 		}

@@ -7,7 +7,6 @@ import (
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
-	security "istio.io/api/security/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
@@ -16,10 +15,11 @@ import (
 )
 
 // Source is what a Snapshot is made of. Services lists the services of all registries; what it
-// returns must not be changed.
+// returns must not be changed. Cluster is the id of the cluster of the Kubernetes Services, "" for none.
 type Source interface {
 	config.Reader
 	Services() []*service.Service
+	Cluster() string
 }
 
 // Snapshot is the configuration and the services at one moment. The endpoints are not part of it,
@@ -38,10 +38,11 @@ type Snapshot struct {
 	rules    *ruleIndex
 	sidecars *sidecarIndex
 	gateways []*GatewayConfig
-	auth     *authIndex
+	auth     *peerAuth
 	// authorization has the AuthorizationPolicies, tokens the RequestAuthentications.
 	authorization *policyIndex[*AuthorizationPolicy]
 	tokens        *policyIndex[[]TokenRule]
+	networks      *networkIndex
 	ingress       *ingress
 	// credentials are those of the Secrets.
 	credentials map[config.Key]*config.Credential
@@ -104,7 +105,14 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	}
 	s.auth = before.auth
 	if is(config.PeerAuthentication) || mesh {
-		s.auth = indexAuth(src.List(config.PeerAuthentication, ""), s.Mesh.GetRootNamespace())
+		s.auth = before.auth.next(indexAuth(src.List(config.PeerAuthentication, ""), s.Mesh.GetRootNamespace()))
+	}
+	if changed[AuthStep] {
+		s.auth = s.auth.advance()
+	}
+	s.networks = before.networks
+	if is(config.MeshNetworks) || is(config.Service) || mesh {
+		s.networks = indexNetworks(src, domain, before.networks)
 	}
 	s.authorization = before.authorization
 	if is(config.AuthorizationPolicy) || mesh {
@@ -149,7 +157,7 @@ const (
 // what is shared, so that a difference is also the answer for what was computed anew with the same result.
 func (s *Snapshot) Since(before *Snapshot) (d Difference) {
 	if s.Mesh != before.Mesh || s.Domain != before.Domain || s.namespaces != before.namespaces || s.services != before.services ||
-		s.rules != before.rules || s.sidecars != before.sidecars || s.auth != before.auth || s.ingress != before.ingress || !slices.Equal(s.gateways, before.gateways) {
+		s.rules != before.rules || s.sidecars != before.sidecars || s.auth != before.auth || s.networks != before.networks || s.ingress != before.ingress || !slices.Equal(s.gateways, before.gateways) {
 		return Anything
 	}
 	if !s.samePolicies(before) {
@@ -312,67 +320,6 @@ func (s *Snapshot) Gateways(v *proxy.View) []*GatewayConfig {
 		out = append(out, gw)
 	}
 	return out
-}
-
-// authIndex has the PeerAuthentications, oldest first.
-type authIndex struct {
-	mesh       *security.PeerAuthentication
-	namespaces map[string]*security.PeerAuthentication
-	workloads  map[string][]*security.PeerAuthentication
-}
-
-func indexAuth(list []*config.Config, root string) *authIndex {
-	idx := &authIndex{namespaces: make(map[string]*security.PeerAuthentication), workloads: make(map[string][]*security.PeerAuthentication)}
-	for _, c := range slices.SortedFunc(slices.Values(list), config.Older) {
-		spec, ok := c.Spec.(*security.PeerAuthentication)
-		switch {
-		case !ok:
-		case len(spec.GetSelector().GetMatchLabels()) > 0:
-			idx.workloads[c.Namespace] = append(idx.workloads[c.Namespace], spec)
-		case c.Namespace == root && idx.mesh == nil:
-			idx.mesh = spec
-		case c.Namespace != root && idx.namespaces[c.Namespace] == nil:
-			idx.namespaces[c.Namespace] = spec
-		}
-	}
-	return idx
-}
-
-// MTLS returns the mode in which a workload accepts connections on a port: the oldest
-// PeerAuthentication that selects it decides, or else that of its namespace, or else that of the
-// mesh, or else PERMISSIVE. selects reports whether a selector selects the workload.
-func (s *Snapshot) MTLS(namespace string, port uint32, selects func(selector map[string]string) bool) security.PeerAuthentication_MutualTLS_Mode {
-	inherit := func(mode, otherwise security.PeerAuthentication_MutualTLS_Mode) security.PeerAuthentication_MutualTLS_Mode {
-		if mode == security.PeerAuthentication_MutualTLS_UNSET {
-			return otherwise
-		}
-		return mode
-	}
-	mode := inherit(s.auth.mesh.GetMtls().GetMode(), security.PeerAuthentication_MutualTLS_PERMISSIVE)
-	mode = inherit(s.auth.namespaces[namespace].GetMtls().GetMode(), mode)
-	if spec := s.auth.workload(namespace, selects); spec != nil {
-		mode = inherit(spec.GetMtls().GetMode(), mode)
-		if at, ok := spec.GetPortLevelMtls()[port]; ok {
-			mode = inherit(at.GetMode(), mode)
-		}
-	}
-	return mode
-}
-
-// MTLSPorts returns the ports for which the PeerAuthentication of a workload has a mode of its own, in
-// order.
-func (s *Snapshot) MTLSPorts(namespace string, selects func(selector map[string]string) bool) []uint32 {
-	return slices.Sorted(maps.Keys(s.auth.workload(namespace, selects).GetPortLevelMtls()))
-}
-
-// workload returns the oldest PeerAuthentication that selects a workload, or nil.
-func (idx *authIndex) workload(namespace string, selects func(selector map[string]string) bool) *security.PeerAuthentication {
-	for _, spec := range idx.workloads[namespace] {
-		if selects(spec.GetSelector().GetMatchLabels()) {
-			return spec
-		}
-	}
-	return nil
 }
 
 // Kinds returns the kinds of a set of documents.

@@ -25,6 +25,8 @@ type documents struct {
 
 func (d *documents) Services() []*service.Service { return d.services }
 
+func (d *documents) Cluster() string { return "c1" }
+
 func (d *documents) put(t testing.TB, text string) *documents {
 	t.Helper()
 	docs, broken := config.Read("test.yaml", []byte(text))

@@ -78,6 +78,10 @@ type Server struct {
 		*queue.Queue[*view]
 	}
 	queued chan struct{} // wakes one worker
+
+	unsettled chan struct{} // holds a value when a snapshot needs a further step
+
+	joins joins
 }
 
 // source is what snapshots are made of.
@@ -107,6 +111,7 @@ func New(cfg Config) *Server {
 		cfg: cfg, started: time.Now(), source: source{cfg.Reader, cfg.Discovery, cfg.Keys},
 		admission: newAdmission(), refusals: rate.Sometimes{First: 10, Interval: time.Second}, stopped: make(chan struct{}),
 		views: make(map[*view]struct{}), requested: make(chan struct{}, 1), queued: make(chan struct{}, 1),
+		unsettled: make(chan struct{}, 1), joins: newJoins(),
 	}
 	cfg.Metrics.behind = s.behind
 	s.proxies.Queue = queue.New[*view](cmp.Or(cfg.Throttle, queue.DefaultThrottle))
@@ -119,6 +124,7 @@ func (s *Server) Start() {
 	s.requests.Lock()
 	s.requests.merged = nil // what was requested until now is part of the first snapshot
 	s.requests.Unlock()
+	s.joins.take(s.cfg.Shards)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gen = newGeneration(push.New(s.source, s.cfg.Domain, nil, nil, true), s.cfg.Shards, nil, nil, s.cfg.Metrics)
@@ -138,6 +144,8 @@ func (s *Server) Run(ctx context.Context) error {
 	defer close(s.stopped)
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return s.debounce(ctx) })
+	eg.Go(func() error { return s.settle(ctx) })
+	eg.Go(func() error { return s.admitJoined(ctx) })
 	for range runtime.GOMAXPROCS(0) {
 		eg.Go(func() error { return s.work(ctx) })
 	}
@@ -192,11 +200,14 @@ func (s *Server) push(r *push.Request) {
 			kinds = push.Kinds(r.Configs)
 		}
 		snap := push.New(s.source, s.cfg.Domain, before.Snapshot(), kinds, r.Everything() || len(r.Services) > 0)
-		next := newGeneration(snap, s.cfg.Shards, before, r, s.cfg.Metrics)
+		next := newGeneration(snap, s.joins.held(s.cfg.Shards), before, r, s.cfg.Metrics)
 		s.mu.Lock()
 		s.gen = next
 		s.mu.Unlock()
 		s.cfg.Metrics.snapshot(time.Since(began), len(s.source.Services()))
+		if !snap.Settled() {
+			wake.Signal(s.unsettled)
+		}
 	} else {
 		s.mu.Lock()
 		s.gen.forgetEndpoints(r.Services)
@@ -387,6 +398,8 @@ func (s *Server) ConfigChanged(e config.Event) {
 	switch key.Kind {
 	case config.MeshConfig:
 		r.Configs, r.Reasons = nil, map[push.Reason]int{push.GlobalUpdate: 1}
+	case config.MeshNetworks, config.Service: // of the gateway of a network
+		r.Configs, r.Reasons = nil, map[push.Reason]int{push.NetworksUpdate: 1}
 	case config.Secret:
 		r.Reasons = map[push.Reason]int{push.SecretUpdate: 1}
 	}
@@ -411,7 +424,11 @@ func (s *Server) EndpointsChanged(key service.Key, change service.Change) {
 		Start: time.Now(), Services: map[push.ServiceKey]struct{}{key: {}}, Reasons: map[push.Reason]int{push.EndpointUpdate: 1},
 	}
 	svc := s.cfg.Discovery.Service(key)
-	if svc != nil && (svc.Resolution != service.ClientSide || svc.Headless) {
+	apart := svc != nil && svc.Resolution == service.ClientSide && !svc.Headless
+	if change == service.FullPush {
+		s.joins.add(key, s.cfg.Shards, apart)
+	}
+	if svc != nil && !apart {
 		change, r.Reasons = service.FullPush, map[push.Reason]int{push.HeadlessEndpointUpdate: 1}
 	}
 	if change == service.FullPush {

@@ -115,6 +115,16 @@ func merged(s, o *Service) *Service {
 	return &both
 }
 
+// Cluster returns the id of the cluster of the first Kubernetes registry; "" for none.
+func (d *Discovery) Cluster() string {
+	for _, r := range d.registries {
+		if shard := r.Shard(); shard.Registry == kubernetes {
+			return shard.Cluster
+		}
+	}
+	return ""
+}
+
 // Service returns the service with a key, merged as in Services; nil if no registry knows it.
 func (d *Discovery) Service(key Key) *Service {
 	var out *Service

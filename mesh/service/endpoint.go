@@ -32,7 +32,8 @@ var healthStatus = [...]corev3.HealthStatus{
 
 // Endpoint is an address at which instances of a service are reached. It is immutable.
 type Endpoint struct {
-	// Address is an IP address, a DNS name, or the path of a Unix socket ("unix:///path").
+	// Address is an IP address, a DNS name, or the path of a Unix socket ("unix:///path"); "" for an
+	// endpoint that is reached through the gateways of its network only.
 	Address string
 	// Port is the port of the address, 0 for a Unix socket; PortName is the name of the service's
 	// port that it serves.

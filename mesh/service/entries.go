@@ -247,8 +247,8 @@ func (r *Entries) read(c *config.Config) *entry {
 	}
 	if spec.WorkloadSelector == nil {
 		for i, endpoint := range spec.Endpoints {
-			if endpoint.GetAddress() == "" {
-				r.options.reportf(c, "endpoint %d has no address, which is not supported", i)
+			if endpoint.GetAddress() == "" && endpoint.GetNetwork() == "" {
+				r.options.reportf(c, "endpoint %d has no address and no network", i)
 				continue
 			}
 			name := fmt.Sprintf("%s-%d", c.Name, i)

@@ -208,9 +208,9 @@ func TestWhatIsNotSupportedIsReported(t *testing.T) {
 	f := newFeed()
 	_, _, l := newEntries(f)
 	f.apply(doc(config.ServiceEntry, "default/a", "{hosts: ['*.com'], resolution: 9}"),
-		doc(config.ServiceEntry, "default/b", "{hosts: [b.com], resolution: STATIC, endpoints: [{network: east}]}"))
+		doc(config.ServiceEntry, "default/b", "{hosts: [b.com], resolution: STATIC, endpoints: [{labels: {a: b}}]}"))
 	l.want(t, "service: ServiceEntry default/a: resolution 9 is not supported",
-		"service: ServiceEntry default/b: endpoint 0 has no address, which is not supported", "default/b.com added")
+		"service: ServiceEntry default/b: endpoint 0 has no address and no network", "default/b.com added")
 }
 
 func TestTheNetworkOfANamespaceCountsForWhatHasNone(t *testing.T) {

@@ -53,6 +53,30 @@ type shardSet struct {
 	accounts atomic.Pointer[[]string]
 	// merged has the endpoints of all shards, in the order of their keys.
 	merged atomic.Pointer[[]*Endpoint]
+	// former is what there was before an endpoint with another service account joined; nil for nothing.
+	former atomic.Pointer[Former]
+}
+
+// Former is what a service had before an endpoint with another service account joined it.
+type Former struct {
+	Endpoints []*Endpoint
+	Accounts  []string // sorted; never empty
+}
+
+// Former returns what a service had before endpoints with other service accounts joined it, nil if none
+// has since Forget. It must not be changed.
+func (s *Shards) Former(key Key) *Former {
+	if set := s.set(key); set != nil {
+		return set.former.Load()
+	}
+	return nil
+}
+
+// Forget lets Former return nil until another endpoint joins.
+func (s *Shards) Forget(key Key) {
+	if set := s.set(key); set != nil {
+		set.former.Store(nil)
+	}
 }
 
 // Endpoints returns the endpoints of a service, of all shards: in the order of the shards' keys, and
@@ -102,10 +126,17 @@ func (s *Shards) Update(key Key, shard ShardKey, endpoints []*Endpoint) Change {
 	if slices.EqualFunc(set.shards[shard], endpoints, (*Endpoint).Equal) {
 		return NoChange
 	}
+	var former Former
+	if !created {
+		former = Former{*set.merged.Load(), *set.accounts.Load()}
+	}
 	set.shards[shard] = endpoints
 	set.merge()
 	accounts := set.accountsNow()
-	same := !created && slices.Equal(accounts, *set.accounts.Load())
+	same := !created && slices.Equal(accounts, former.Accounts)
+	if len(former.Accounts) > 0 && len(former.Endpoints) > 0 && slices.ContainsFunc(accounts, func(a string) bool { return !slices.Contains(former.Accounts, a) }) {
+		set.former.CompareAndSwap(nil, &former)
+	}
 	set.accounts.Store(&accounts)
 	if created {
 		s.mu.Lock()

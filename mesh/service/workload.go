@@ -189,7 +189,8 @@ func (w *workloads) localityOn(node, zone string) string {
 	return w.regions[zone] + "/" + zone + "/"
 }
 
-// convert returns the workload of a document, nil if it has no address.
+// convert returns the workload of a document, nil if it cannot be reached: it has no address and, of a
+// WorkloadEntry, no network whose gateways lead to it.
 func (w *workloads) convert(c *config.Config) *workload {
 	switch spec := c.Spec.(type) {
 	case *corev1.Pod:
@@ -323,7 +324,7 @@ func LabelledLocality(labels map[string]string) string {
 // entry returns the workload of a WorkloadEntry document. The labels of the document take the place
 // of those of its spec.
 func (w *workloads) entry(c *config.Config, spec *networking.WorkloadEntry) *workload {
-	if spec.GetAddress() == "" || !healthy(c) {
+	if spec.GetAddress() == "" && spec.GetNetwork() == "" || !healthy(c) {
 		return nil
 	}
 	labels := maps.Clone(spec.Labels)
@@ -367,7 +368,7 @@ func (w *workloads) inline(spec *networking.WorkloadEntry, labels map[string]str
 		e.ServiceAccount = w.options.spiffeID(namespace, spec.ServiceAccount)
 	}
 	_, err := netip.ParseAddr(spec.Address)
-	return &workload{endpoint: e, addresses: []string{spec.Address}, ports: spec.Ports, notIP: err != nil}
+	return &workload{endpoint: e, addresses: []string{spec.Address}, ports: spec.Ports, notIP: err != nil && spec.Address != ""}
 }
 
 // ofProxy returns the workload of a proxy, which has an address, from what the proxy says of itself.

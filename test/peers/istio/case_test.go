@@ -22,9 +22,10 @@ import (
 type group struct {
 	// Name is that of the file, and what the document adds to it.
 	Name string `json:"group"`
-	// Mesh is the MeshConfig, and Proxy what the Envoys say of themselves.
-	Mesh  json.RawMessage `json:"mesh"`
-	Proxy proxyNode       `json:"proxy"`
+	// Mesh is the MeshConfig, Networks the MeshNetworks, and Proxy what the Envoys say of themselves.
+	Mesh     json.RawMessage `json:"mesh"`
+	Networks json.RawMessage `json:"networks"`
+	Proxy    proxyNode       `json:"proxy"`
 	// Inbound says that the Envoys are servers: a case without a ServiceEntry has one with the ports PORT_own of HTTP and
 	// PORT_tcp, and requests come from other machines to PORT_own.
 	Inbound bool `json:"inbound"`
@@ -48,6 +49,9 @@ type proxyNode struct {
 	Address   string            `json:"address"`  // with commas between several; "" for nodeAddress
 	// Capture is how the connections of the workload come to the Envoy: REDIRECT, or "" for none.
 	Capture string `json:"capture"`
+	// Network is the network in which it is, and NetworkView the networks whose endpoints it wants.
+	Network     string `json:"network"`
+	NetworkView string `json:"networkView"`
 }
 
 // testCase is a behaviour: documents and requests.
@@ -136,7 +140,7 @@ func readGroup(t *testing.T, path, text string, backends *backends, issuer *issu
 	if g.Proxy.Namespace == "" {
 		g.Proxy.Namespace = "default"
 	}
-	g.Mesh = g.resolve(t, "", g.Mesh)
+	g.Mesh, g.Networks = g.resolve(t, "", g.Mesh), g.resolve(t, "", g.Networks)
 	names := make(map[string]bool)
 	for _, raw := range g.Cases {
 		c, err := g.readCase(t, raw)
@@ -278,6 +282,11 @@ func newDocument(name, kind string, i int, body map[string]any, at time.Time) do
 	}
 	if meta["namespace"] == nil && !slices.Contains(clusterKinds, kind) {
 		meta["namespace"] = "default"
+	}
+	if labels, ok := meta["labels"].(map[string]any); ok {
+		for key, value := range labels {
+			labels[key] = fmt.Sprint(value) // a port
+		}
 	}
 	meta["creationTimestamp"] = at.Format(time.RFC3339)
 	if kind == "VirtualService" && body["hosts"] == nil {

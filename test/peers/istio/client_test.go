@@ -72,8 +72,8 @@ func (w *world) run(r *request) []*outcome {
 
 func (w *world) send(r *request) *outcome {
 	tag := strconv.FormatInt(tags.Add(1), 10)
-	if r.method == "TCP" {
-		return sendTCP(r)
+	if r.method == "TCP" || r.method == "TLS" {
+		return w.sendTCP(r)
 	}
 	o := w.sendHTTP(r, tag)
 	if len(r.want.mirrored) > 0 {
@@ -115,21 +115,7 @@ func (w *world) sendHTTP(r *request, tag string) *outcome {
 		transport.Protocols.SetHTTP1(true)
 	}
 	if r.url.Scheme == "https" {
-		conf := &tls.Config{InsecureSkipVerify: true, ServerName: r.url.Hostname()} // whose certificate it is, is compared
-		if r.sni != "" {
-			conf.ServerName = r.sni
-		}
-		if r.cert != "" {
-			cert := w.certs[r.cert] // sent even if the server says that it trusts others only
-			conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
-		}
-		if r.tls12 {
-			conf.MaxVersion = tls.VersionTLS12
-		}
-		if r.alpn != "" {
-			conf.NextProtos = strings.Split(r.alpn, ",")
-		}
-		transport.TLSClientConfig = conf
+		transport.TLSClientConfig = w.clientTLS(r)
 	}
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
@@ -146,10 +132,32 @@ func (w *world) sendHTTP(r *request, tag string) *outcome {
 	return o
 }
 
-// sendTCP sends a line and reads one.
-func sendTCP(r *request) *outcome {
+// clientTLS returns the settings of the TLS of a request. Whose certificate the server has, is compared.
+func (w *world) clientTLS(r *request) *tls.Config {
+	conf := &tls.Config{InsecureSkipVerify: true, ServerName: r.url.Hostname()}
+	if r.sni != "" {
+		conf.ServerName = r.sni
+	}
+	if r.cert != "" {
+		cert := w.certs[r.cert] // sent even if the server says that it trusts others only
+		conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
+	}
+	if r.tls12 {
+		conf.MaxVersion = tls.VersionTLS12
+	}
+	if r.alpn != "" {
+		conf.NextProtos = strings.Split(r.alpn, ",")
+	}
+	return conf
+}
+
+// sendTCP sends a line and reads one, over TLS if the method is TLS.
+func (w *world) sendTCP(r *request) *outcome {
 	dialer, address := r.dialer()
 	conn, err := dialer.Dial("tcp", address)
+	if err == nil && r.method == "TLS" {
+		conn = tls.Client(conn, w.clientTLS(r))
+	}
 	if err != nil {
 		return &outcome{Status: "closed", err: err}
 	}

@@ -21,7 +21,7 @@ const fieldsFile = "../../../mesh/config/fields.txt"
 // coveredKinds are the kinds whose supported fields must occur in cases.
 var coveredKinds = []string{
 	"ServiceEntry", "WorkloadEntry", "VirtualService", "DestinationRule", "Gateway", "Sidecar", "PeerAuthentication",
-	"Service", "EndpointSlice", "Ingress", "MeshConfig",
+	"Service", "EndpointSlice", "Ingress", "MeshConfig", "MeshNetworks",
 }
 
 // wantCases is in how many cases a supported field must occur, and shownCases how many of them the
@@ -131,8 +131,9 @@ func readCoveredCases(t *testing.T) (cases []coveredCase) {
 	issuer := newIssuer(t)
 	for _, path := range files {
 		for _, g := range readGroups(t, path, &backends{ports: ports}, issuer, "/certs") {
-			var mesh map[string]any
+			var mesh, networks map[string]any
 			check(t, yaml.Unmarshal(g.Mesh, &mesh))
+			check(t, yaml.Unmarshal(g.Networks, &networks))
 			for _, c := range g.cases {
 				found := coveredCase{name: g.Name + "/" + c.Name, captured: g.Proxy.Capture != ""}
 				for _, d := range g.documents {
@@ -142,6 +143,9 @@ func readCoveredCases(t *testing.T) (cases []coveredCase) {
 				}
 				if len(mesh) > 0 {
 					found.documents = append(found.documents, document{kind: "MeshConfig", body: map[string]any{"spec": mesh}})
+				}
+				if len(networks) > 0 {
+					found.documents = append(found.documents, document{kind: "MeshNetworks", body: map[string]any{"spec": map[string]any{"networks": networks}}})
 				}
 				cases = append(cases, found)
 			}

@@ -69,6 +69,8 @@ var allFeatures = []feature{
 	{"proxy headers", []string{"MeshConfig defaultConfig.proxyHeaders", "MeshConfig defaultConfig.gatewayTopology"}},
 	{"path normalization", []string{"MeshConfig pathNormalization"}},
 	{"TLS defaults", []string{"MeshConfig tlsDefaults", "MeshConfig meshMTLS", "MeshConfig verifyCertificateAtClient"}},
+	{"networks", []string{"MeshNetworks networks{}", "ServiceEntry endpoints[].network", "WorkloadEntry network"}},
+	{"gateway by SNI", []string{"Gateway servers[].tls.mode=AUTO_PASSTHROUGH"}},
 	{captureFeature, nil},
 }
 

@@ -20,6 +20,7 @@ import (
 	pilotxds "istio.io/istio/pilot/test/xds"
 	"istio.io/istio/pkg/config"
 	"istio.io/istio/pkg/config/mesh"
+	"istio.io/istio/pkg/config/mesh/meshwatcher"
 	"istio.io/istio/pkg/jwt"
 	"istio.io/istio/pkg/security"
 	"sigs.k8s.io/yaml"
@@ -57,8 +58,17 @@ func startIstiod(t *testing.T, g *group) string {
 	if g.JWKSFetch == "proxy" {
 		features.JwksFetchMode = jwt.Hybrid
 	}
+	networks := mesh.EmptyMeshNetworks()
+	if isSet(g.Networks) {
+		text, err := yaml.JSONToYAML(g.Networks)
+		check(t, err)
+		parsed, err := mesh.ParseMeshNetworks("networks:\n  " + strings.ReplaceAll(string(text), "\n", "\n  "))
+		check(t, err)
+		networks.Networks = parsed.GetNetworks()
+	}
 	s := pilotxds.NewFakeDiscoveryServer(t, pilotxds.FakeOptions{
-		Configs: documents, KubernetesObjectString: g.yaml(t, true), MeshConfig: conf,
+		NetworksWatcher: meshwatcher.NewFixedNetworksWatcher(&networks),
+		Configs:         documents, KubernetesObjectString: g.yaml(t, true), MeshConfig: conf,
 		ListenerBuilder:            func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
 		DisableSecretAuthorization: true,
 	})
@@ -88,12 +98,7 @@ func startHoldfast(t *testing.T, g *group, dir, certs string) (listen, admin str
 	if core := g.yaml(t, true); core != "" {
 		all += "\n---\n" + core
 	}
-	if len(g.Mesh) > 0 && string(g.Mesh) != "null" {
-		text, err := yaml.JSONToYAML(g.Mesh)
-		check(t, err)
-		all += "\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    " +
-			strings.ReplaceAll(string(text), "\n", "\n    ") + "\n"
-	}
+	all += configMap(t, g)
 	check(t, os.WriteFile(filepath.Join(documents, "all.yaml"), []byte(all), 0o600))
 	listen, admin = "127.0.0.1:"+strconv.Itoa(freePort(t)), "127.0.0.1:"+strconv.Itoa(freePort(t))
 	args := []string{"serve", "--config", documents, "--admin", admin, "--cluster", "Kubernetes"}
@@ -117,6 +122,28 @@ func startHoldfast(t *testing.T, g *group, dir, certs string) (listen, admin str
 	}
 	return listen, admin
 }
+
+// configMap returns the ConfigMap of the mesh configuration and the networks of a group; "" for none.
+func configMap(t *testing.T, g *group) string {
+	t.Helper()
+	if !isSet(g.Mesh) && !isSet(g.Networks) {
+		return ""
+	}
+	out := "\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n"
+	key := func(name, head, indent string, value json.RawMessage) {
+		if isSet(value) {
+			text, err := yaml.JSONToYAML(value)
+			check(t, err)
+			out += "  " + name + ": |\n" + head + indent + strings.ReplaceAll(strings.TrimSpace(string(text)), "\n", "\n"+indent) + "\n"
+		}
+	}
+	key("mesh", "", "    ", g.Mesh)
+	key("meshNetworks", "    networks:\n", "      ", g.Networks)
+	return out
+}
+
+// isSet reports whether a group says something.
+func isSet(value json.RawMessage) bool { return len(value) > 0 && string(value) != "null" }
 
 // ready returns nil once the admin address of a program says that it is ready.
 func ready(admin string) error {
@@ -174,6 +201,12 @@ func nodeOf(p proxyNode) map[string]any {
 	metadata := map[string]any{
 		"INTERCEPTION_MODE": cmp.Or(p.Capture, "NONE"), "NAMESPACE": p.Namespace, "CLUSTER_ID": "Kubernetes", "ISTIO_VERSION": "1.31.0",
 		"INSTANCE_IPS": addresses, "LABELS": p.Labels, "SERVICE_ACCOUNT": "default",
+	}
+	if p.Network != "" {
+		metadata["NETWORK"] = p.Network
+	}
+	if p.NetworkView != "" {
+		metadata["REQUESTED_NETWORK_VIEW"] = p.NetworkView
 	}
 	node := map[string]any{
 		"id":      p.Type + "~" + ip + "~test." + p.Namespace + "~" + p.Namespace + ".svc.cluster.local",

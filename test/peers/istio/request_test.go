@@ -14,7 +14,7 @@ import (
 //
 // N x sends it N times one after the other, N & at once. until sends it until it is as wanted, for
 // what Envoy does soon and not at once, such as the ejection of an endpoint. METHOD is one of HTTP, or TCP, which sends a
-// line over a connection. URL may be a path (to CASE.test at PORT_HTTP) or have scheme, host and port; the
+// line over a connection, or TLS, which does so over TLS. URL may be a path (to CASE.test at PORT_HTTP) or have scheme, host and port; the
 // connection goes to loopback, or to the address of to=ADDRESS. name=value are headers; the names in lower
 // case sni, cert and alpn are of the TLS connection, and from=NAME says which connection is captured.
 type request struct {

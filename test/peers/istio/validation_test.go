@@ -29,8 +29,12 @@ type mutation struct {
 
 // rejectedByIstiod returns why istiod rejects a document; nil if it does not.
 func (m *mutation) rejectedByIstiod() error {
-	if m.kind == "MeshConfig" {
+	switch m.kind {
+	case "MeshConfig":
 		_, err := mesh.ApplyMeshConfigDefaults(m.spec)
+		return err
+	case "MeshNetworks":
+		_, err := mesh.ParseMeshNetworks(m.spec)
 		return err
 	}
 	_, _, err := crd.ParseInputs(m.document)
@@ -119,10 +123,10 @@ func readMutations(t *testing.T) (all []mutation) {
 			check(t, err)
 			name := "m" + strconv.Itoa(len(all))
 			d := map[string]any{"apiVersion": apiVersions[kind], "kind": kind, "metadata": map[string]any{"name": name, "namespace": name}, "spec": body["spec"]}
-			if kind == "MeshConfig" {
+			if key := map[string]string{"MeshConfig": "mesh", "MeshNetworks": "meshNetworks"}[kind]; key != "" {
 				d = map[string]any{
 					"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "istio", "namespace": "istio-system"},
-					"data": map[string]any{"mesh": string(spec)},
+					"data": map[string]any{key: string(spec)},
 				}
 			}
 			document, err := json.Marshal(d)

@@ -1,0 +1,128 @@
+package generate
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/push"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// reach returns the endpoints of a service as a proxy reaches them: those of other networks through the
+// gateways of these, and by mutual TLS or without it. HasSidecar of the result says which. tls is what
+// the policy says of TLS; nil for nothing.
+func (g *Generator) reach(v *proxy.View, svc *service.Service, endpoints []*service.Endpoint, tls *networking.ClientTLSSettings) []*service.Endpoint {
+	networks := g.snap.Networks(svc.Resolution == service.DNS || svc.Resolution == service.DNSRoundRobin)
+	if tls == nil && g.snap.DisablesMTLS() {
+		endpoints = g.withoutDisabled(endpoints)
+	}
+	if wanted := v.NetworkView(); wanted != "" {
+		endpoints = slices.DeleteFunc(endpoints, func(ep *service.Endpoint) bool {
+			network := g.snap.NetworkOf(ep)
+			return network != "" && !slices.Contains(strings.Split(wanted, ","), network)
+		})
+	}
+	if networks.Any() {
+		return g.acrossNetworks(v, networks, endpoints, tls)
+	}
+	return slices.DeleteFunc(endpoints, func(ep *service.Endpoint) bool { return ep.Address == "" })
+}
+
+// withoutDisabled returns the endpoints with plaintext for those whose workload disables mutual TLS.
+func (g *Generator) withoutDisabled(endpoints []*service.Endpoint) []*service.Endpoint {
+	for i, ep := range endpoints {
+		if ep.HasSidecar && !g.snap.AcceptsMTLS(ep) {
+			plain := *ep
+			plain.HasSidecar = false
+			endpoints[i] = service.NewEndpoint(plain)
+		}
+	}
+	return endpoints
+}
+
+// speaksMTLS reports whether mutual TLS is spoken to an endpoint that reach has returned, with a policy of
+// TLS, nil for none.
+func speaksMTLS(ep *service.Endpoint, tls *networking.ClientTLSSettings) bool {
+	return ep.HasSidecar && (tls == nil || tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL)
+}
+
+// onlyMTLS returns the endpoints to which mutual TLS is spoken.
+func onlyMTLS(endpoints []*service.Endpoint, tls *networking.ClientTLSSettings) []*service.Endpoint {
+	return slices.DeleteFunc(endpoints, func(ep *service.Endpoint) bool { return !speaksMTLS(ep, tls) })
+}
+
+// acrossNetworks puts the gateways of other networks in the place of the endpoints there, with their
+// weight. A gateway chooses the endpoint by the SNI of mesh TLS: an endpoint that does not accept that is
+// not reached, nor is one whose network has no gateway of an address family of the proxy. An endpoint of
+// a network without any gateway is reached directly.
+func (g *Generator) acrossNetworks(v *proxy.View, networks *push.Networks, endpoints []*service.Endpoint, tls *networking.ClientTLSSettings) (out []*service.Endpoint) {
+	own := v.Network()
+	weights := make(map[string]map[push.NetworkGateway]uint64) // by locality
+	for _, ep := range endpoints {
+		network := g.snap.NetworkOf(ep)
+		gateways := networks.Gateways(network, ep.Cluster)
+		weight := min(uint64(max(ep.Weight, 1))*uint64(networks.Scale), math.MaxUint32)
+		near := network == "" || own == network || own == ""
+		forced := own == "" && network != "" && len(gateways) > 0
+		if !forced && (near || len(gateways) == 0) {
+			if ep.Address != "" {
+				out = append(out, weighted(ep, uint32(weight)))
+			}
+			continue
+		}
+		gateways = reachableGateways(v.Families(), gateways)
+		if !speaksMTLS(ep, tls) || len(gateways) == 0 {
+			continue
+		}
+		if weights[ep.Locality] == nil {
+			weights[ep.Locality] = make(map[push.NetworkGateway]uint64)
+		}
+		for _, gw := range gateways {
+			weights[ep.Locality][gw] += weight / uint64(len(gateways))
+		}
+	}
+	for _, locality := range slices.Sorted(maps.Keys(weights)) {
+		of := weights[locality]
+		for _, gw := range slices.SortedFunc(maps.Keys(of), compareGateways) {
+			out = append(out, gatewayEndpoint(gw, locality, uint32(min(of[gw], math.MaxUint32))))
+		}
+	}
+	return out
+}
+
+func compareGateways(a, b push.NetworkGateway) int {
+	return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Network, b.Network), cmp.Compare(a.Cluster, b.Cluster))
+}
+
+// weighted returns an endpoint with a weight.
+func weighted(ep *service.Endpoint, weight uint32) *service.Endpoint {
+	if max(ep.Weight, 1) == weight {
+		return ep
+	}
+	other := *ep
+	other.Weight = weight
+	return service.NewEndpoint(other)
+}
+
+// gatewayEndpoint returns a gateway as an endpoint.
+func gatewayEndpoint(gw push.NetworkGateway, locality string, weight uint32) *service.Endpoint {
+	labels := map[string]string{labelNetwork: gw.Network}
+	if gw.Cluster != "" {
+		labels["topology.istio.io/cluster"] = gw.Cluster
+	}
+	return service.NewEndpoint(service.Endpoint{
+		Address: gw.Address, Port: gw.Port, Network: gw.Network, Cluster: gw.Cluster, Locality: locality, Weight: max(weight, 1),
+		Labels: labels, HasSidecar: true,
+	})
+}
+
+// reachableGateways returns the gateways of the address families of a proxy. A name has any.
+func reachableGateways(f proxy.Families, gateways []push.NetworkGateway) []push.NetworkGateway {
+	return slices.DeleteFunc(slices.Clone(gateways), func(gw push.NetworkGateway) bool { return !reachable(f, gw.Address) })
+}

@@ -1,0 +1,250 @@
+package push
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+// The labels of a Service that is the gateway of a network.
+const (
+	labelNetwork     = "topology.istio.io/network"
+	labelGatewayPort = "networking.istio.io/gatewayPort"
+	// networkGatewayPort is the port of a gateway whose Service names none.
+	networkGatewayPort = 15443
+)
+
+// NetworkGateway is a gateway through which the endpoints of a network are reached from other networks.
+type NetworkGateway struct {
+	Network string
+	// Cluster is the id of the cluster that has its Service, "" for one that the MeshNetworks name.
+	Cluster string
+	Address string // an IP address or a DNS name
+	Port    uint32
+}
+
+// networkIndex has the networks of the mesh. It does not change.
+type networkIndex struct {
+	// Resolved are the gateways that have an IP address, All also those that have a name.
+	Resolved, All Networks
+	prefixes      []networkPrefix
+	registries    map[string]string // cluster to network
+}
+
+type networkPrefix struct {
+	prefix  netip.Prefix
+	network string
+}
+
+// Networks are the gateways of networks. It does not change.
+type Networks struct {
+	ByNetwork map[string][]NetworkGateway
+	ByCluster map[NetworkCluster][]NetworkGateway
+	// Scale is what the weights of endpoints are multiplied by, so that they can be divided by the number
+	// of gateways of each network.
+	Scale uint32
+}
+
+// NetworkCluster is the part of a network that is in a cluster.
+type NetworkCluster struct{ Network, Cluster string }
+
+// Any reports whether there is any gateway, so that the mesh has several networks.
+func (n *Networks) Any() bool { return len(n.ByNetwork) > 0 }
+
+// Gateways returns the gateways of a network, those in a cluster if it has any, in order.
+func (n *Networks) Gateways(network, cluster string) []NetworkGateway {
+	if own := n.ByCluster[NetworkCluster{network, cluster}]; len(own) > 0 {
+		return own
+	}
+	return n.ByNetwork[network]
+}
+
+// indexNetworks returns the networks that the MeshNetworks and the Services of gateways say; before if
+// they are the same.
+func indexNetworks(src Source, domain string, before *networkIndex) *networkIndex {
+	idx := &networkIndex{registries: make(map[string]string)}
+	all := make(map[NetworkGateway]struct{})
+	named := make(map[service.Hostname][]NetworkGateway) // gateways that are named by their Service
+	for _, c := range slices.SortedFunc(slices.Values(src.List(config.MeshNetworks, "")), config.Older) {
+		if spec, ok := c.Spec.(*meshv1alpha1.MeshNetworks); ok {
+			idx.add(spec, src.Cluster(), all, named)
+		}
+	}
+	for _, c := range src.List(config.Service, "") {
+		spec, ok := c.Spec.(*corev1.Service)
+		if !ok {
+			continue
+		}
+		gateways := named[service.Hostname(c.Name+"."+c.Namespace+".svc."+domain)]
+		if network := c.Labels[labelNetwork]; network != "" {
+			gateways = labelledGateway(network, c, spec)
+		}
+		for _, gw := range gateways {
+			for _, address := range externalAddresses(spec) {
+				gw.Cluster, gw.Address = src.Cluster(), address
+				all[gw] = struct{}{}
+			}
+		}
+	}
+	slices.SortStableFunc(idx.prefixes, func(a, b networkPrefix) int { return cmp.Compare(a.prefix.Bits(), b.prefix.Bits()) }) // as with istiod, the widest counts
+	idx.Resolved, idx.All = newNetworks(all, true), newNetworks(all, false)
+	if reflect.DeepEqual(idx, before) {
+		return before
+	}
+	return idx
+}
+
+// add adds what a MeshNetworks says.
+func (idx *networkIndex) add(spec *meshv1alpha1.MeshNetworks, cluster string, all map[NetworkGateway]struct{}, named map[service.Hostname][]NetworkGateway) {
+	for _, name := range slices.Sorted(maps.Keys(spec.GetNetworks())) {
+		network := spec.Networks[name]
+		here := false
+		for _, endpoints := range network.GetEndpoints() {
+			if prefix, err := parsePrefix(endpoints.GetFromCidr()); err == nil {
+				idx.prefixes = append(idx.prefixes, networkPrefix{prefix, name})
+			}
+			if registry := endpoints.GetFromRegistry(); registry != "" {
+				here = here || registry == cluster
+				idx.registries[registry] = cmp.Or(idx.registries[registry], name)
+			}
+		}
+		for _, gw := range network.GetGateways() {
+			gateway := NetworkGateway{Network: name, Address: gw.GetAddress(), Port: gw.GetPort()}
+			if gateway.Address != "" {
+				all[gateway] = struct{}{}
+			}
+			if host := service.Hostname(gw.GetRegistryServiceName()); host != "" && here {
+				named[host] = append(named[host], gateway)
+			}
+		}
+	}
+}
+
+// parsePrefix parses a prefix or an address.
+func parsePrefix(text string) (netip.Prefix, error) {
+	if ip, err := netip.ParseAddr(text); err == nil {
+		return netip.PrefixFrom(ip, ip.BitLen()), nil
+	}
+	prefix, err := netip.ParsePrefix(text)
+	return prefix.Masked(), err
+}
+
+// labelledGateway returns the gateway that a Service is by its labels: none if it does not have the port.
+func labelledGateway(network string, c *config.Config, spec *corev1.Service) []NetworkGateway {
+	port := int64(networkGatewayPort)
+	if n, err := strconv.ParseInt(c.Labels[labelGatewayPort], 10, 32); err == nil {
+		port = n
+	}
+	if !slices.ContainsFunc(spec.Spec.Ports, func(p corev1.ServicePort) bool { return int64(p.Port) == port }) {
+		return nil
+	}
+	return []NetworkGateway{{Network: network, Port: uint32(port)}}
+}
+
+// externalAddresses returns the addresses by which a Service is reached from outside its cluster: those
+// of its load balancer, and its externalIPs.
+func externalAddresses(spec *corev1.Service) (out []string) {
+	if spec.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		for _, ingress := range spec.Status.LoadBalancer.Ingress {
+			if address := cmp.Or(ingress.IP, ingress.Hostname); address != "" {
+				out = append(out, address)
+			}
+		}
+	}
+	return append(out, spec.Spec.ExternalIPs...)
+}
+
+// newNetworks indexes gateways: all, or those with an IP address.
+func newNetworks(all map[NetworkGateway]struct{}, resolved bool) Networks {
+	n := Networks{ByNetwork: make(map[string][]NetworkGateway), ByCluster: make(map[NetworkCluster][]NetworkGateway), Scale: 1}
+	sorted := slices.SortedFunc(maps.Keys(all), func(a, b NetworkGateway) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Network, b.Network), cmp.Compare(a.Cluster, b.Cluster))
+	})
+	for _, gw := range sorted {
+		if _, err := netip.ParseAddr(gw.Address); err != nil && resolved {
+			continue
+		}
+		n.ByNetwork[gw.Network] = append(n.ByNetwork[gw.Network], gw)
+		key := NetworkCluster{gw.Network, gw.Cluster}
+		n.ByCluster[key] = append(n.ByCluster[key], gw)
+	}
+	for _, gateways := range n.ByNetwork {
+		n.Scale = leastCommonMultiple(n.Scale, uint32(len(gateways)))
+	}
+	for _, gateways := range n.ByCluster {
+		n.Scale = leastCommonMultiple(n.Scale, uint32(len(gateways)))
+	}
+	return n
+}
+
+func leastCommonMultiple(a, b uint32) uint32 {
+	x, y := a, b
+	for y != 0 {
+		x, y = y, x%y
+	}
+	return a / x * b
+}
+
+// Networks returns the gateways of networks. Clusters whose endpoints a proxy resolves by DNS (dns) may
+// have gateways with names, too.
+func (s *Snapshot) Networks(dns bool) *Networks {
+	if dns {
+		return &s.networks.All
+	}
+	return &s.networks.Resolved
+}
+
+// NetworkOf returns the network of an endpoint, "" for none: that of its labels, its WorkloadEntry or its
+// namespace, or else the one of its cluster or of its address in the MeshNetworks.
+func (s *Snapshot) NetworkOf(ep *service.Endpoint) string {
+	if ep.Network != "" {
+		return ep.Network
+	}
+	if network := s.networks.registries[ep.Cluster]; network != "" {
+		return network
+	}
+	ip, err := netip.ParseAddr(ep.Address)
+	if err != nil {
+		return ""
+	}
+	for _, p := range s.networks.prefixes {
+		if p.prefix.Contains(ip.Unmap()) {
+			return p.network
+		}
+	}
+	return ""
+}
+
+// IsNetworkGateway reports whether a Service may be the gateway of a network.
+func IsNetworkGateway(c *config.Config, networks []*config.Config, domain string) bool {
+	if c == nil {
+		return false
+	}
+	if c.Labels[labelNetwork] != "" {
+		return true
+	}
+	host := c.Name + "." + c.Namespace + ".svc." + domain
+	for _, n := range networks {
+		spec, ok := n.Spec.(*meshv1alpha1.MeshNetworks)
+		if !ok {
+			continue
+		}
+		for _, network := range spec.GetNetworks() {
+			if slices.ContainsFunc(network.GetGateways(), func(gw *meshv1alpha1.Network_IstioNetworkGateway) bool {
+				return gw.GetRegistryServiceName() == host
+			}) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,92 @@
+package push
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/service"
+)
+
+const networksHead = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  meshNetworks: |\n    networks:\n"
+
+func TestNetworksAndTheirGateways(t *testing.T) {
+	d := (&documents{}).put(t, networksHead+`      east: {endpoints: [{fromRegistry: c1}, {fromCidr: 10.1.0.0/16}], gateways: [{address: 192.0.2.2, port: 15443}, {address: 192.0.2.1, port: 15443}, {registryServiceName: gateway.infra.svc.cluster.local, port: 443}]}
+      west: {endpoints: [{fromCidr: 10.0.0.0/8}], gateways: [{address: west.example, port: 15443}, {registryServiceName: gateway.infra.svc.cluster.local, port: 444}]}
+      unused: {gateways: [{port: 1}]}
+---
+{apiVersion: v1, kind: Service, metadata: {name: gateway, namespace: infra}, spec: {type: LoadBalancer, ports: [{port: 443}]}, status: {loadBalancer: {ingress: [{ip: 198.51.100.1}, {hostname: lb.example}]}}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: labelled, namespace: infra, labels: {topology.istio.io/network: north}}, spec: {externalIPs: [203.0.113.1], ports: [{port: 15443}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: other-port, namespace: infra, labels: {topology.istio.io/network: north, networking.istio.io/gatewayPort: "9"}}, spec: {externalIPs: [203.0.113.2], ports: [{port: 15443}]}}
+`)
+	s := snapshot(d)
+	for _, tc := range []struct {
+		network, cluster string
+		dns              bool
+		want             string
+	}{
+		{"east", "c1", false, "[{east c1 198.51.100.1 443}]"},
+		{"east", "c1", true, "[{east c1 198.51.100.1 443} {east c1 lb.example 443}]"},
+		{"east", "c2", false, "[{east  192.0.2.1 15443} {east  192.0.2.2 15443} {east c1 198.51.100.1 443}]"},
+		{"west", "c1", false, "[]"}, // no address of the Service: it is not that of this registry
+		{"west", "c1", true, "[{west  west.example 15443}]"},
+		{"north", "c1", false, "[{north c1 203.0.113.1 15443}]"},
+		{"unused", "", true, "[]"},
+	} {
+		if got := fmt.Sprint(s.Networks(tc.dns).Gateways(tc.network, tc.cluster)); got != tc.want {
+			t.Errorf("the gateways of %s in %s, with names %v: %s, want %s", tc.network, tc.cluster, tc.dns, got, tc.want)
+		}
+	}
+	if n := s.Networks(false).Scale; n != 6 { // of 3 gateways of east and of 2 without a cluster
+		t.Errorf("weights are multiplied by %d, want 6", n)
+	}
+	for _, tc := range []struct {
+		endpoint service.Endpoint
+		want     string
+	}{
+		{service.Endpoint{Network: "own", Address: "10.1.0.1", Cluster: "c1"}, "own"},
+		{service.Endpoint{Address: "10.1.0.1", Cluster: "c1"}, "east"},
+		{service.Endpoint{Address: "10.1.0.1", Cluster: "c2"}, "west"}, // the widest prefix, as with istiod
+		{service.Endpoint{Address: "192.0.2.9", Cluster: "c2"}, ""},
+		{service.Endpoint{Address: "a.example", Cluster: "c2"}, ""},
+	} {
+		if got := s.NetworkOf(&tc.endpoint); got != tc.want {
+			t.Errorf("the network of %s in %s is %q, want %q", tc.endpoint.Address, tc.endpoint.Cluster, got, tc.want)
+		}
+	}
+}
+
+func TestNetworksStayTheSameWhileTheyDoNotChange(t *testing.T) {
+	d := (&documents{}).put(t, networksHead+"      east: {gateways: [{address: 192.0.2.1, port: 15443}]}\n")
+	before := snapshot(d)
+	changed := map[config.Kind]bool{config.Service: true}
+	d.put(t, "{apiVersion: v1, kind: Service, metadata: {name: a, namespace: b}, spec: {ports: [{port: 80}]}}")
+	same := New(d, config.DefaultDomain, before, changed, false)
+	if same.Since(before) != 0 {
+		t.Error("a Service that is no gateway changes the networks")
+	}
+	d.put(t, "{apiVersion: v1, kind: Service, metadata: {name: a, namespace: b, labels: {topology.istio.io/network: east}}, spec: {externalIPs: [192.0.2.2], ports: [{port: 15443}]}}")
+	if New(d, config.DefaultDomain, same, changed, false).Since(same) != Anything {
+		t.Error("a gateway changes nothing")
+	}
+}
+
+func TestWhichServicesMayBeGatewaysOfNetworks(t *testing.T) {
+	d := (&documents{}).put(t, networksHead+"      east: {gateways: [{registryServiceName: gateway.infra.svc.cluster.local, port: 443}]}\n")
+	networks := d.List(config.MeshNetworks, "")
+	named := func(name string, labels map[string]string) *config.Config {
+		return &config.Config{Meta: config.Meta{Key: config.Key{Kind: config.Service, Namespace: "infra", Name: name}, Labels: labels}}
+	}
+	for _, tc := range []struct {
+		of   *config.Config
+		want bool
+	}{
+		{nil, false}, {named("gateway", nil), true}, {named("other", nil), false}, {named("other", map[string]string{"topology.istio.io/network": "n"}), true},
+	} {
+		if got := IsNetworkGateway(tc.of, networks, config.DefaultDomain); got != tc.want {
+			t.Errorf("%v: %v", tc.of, got)
+		}
+	}
+}

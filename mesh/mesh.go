@@ -184,7 +184,7 @@ func (e *Environment) assemble() {
 	})
 	for _, kind := range []config.Kind{
 		config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication,
-		config.Ingress, config.Secret, config.MeshConfig,
+		config.EnvoyFilter, config.Ingress, config.Secret, config.MeshConfig,
 	} {
 		e.config.RegisterHandler(kind, e.server.ConfigChanged)
 	}

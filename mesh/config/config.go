@@ -41,6 +41,7 @@ const (
 	Gateway            Kind = "networking.istio.io/Gateway"
 	Sidecar            Kind = "networking.istio.io/Sidecar"
 	PeerAuthentication Kind = "security.istio.io/PeerAuthentication"
+	EnvoyFilter        Kind = "networking.istio.io/EnvoyFilter"
 	Service            Kind = "Service"
 	EndpointSlice      Kind = "discovery.k8s.io/EndpointSlice"
 	Pod                Kind = "Pod"

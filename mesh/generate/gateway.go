@@ -37,11 +37,11 @@ type gatewayPort struct {
 type gatewayBuilder struct {
 	*Generator
 	view              *proxy.View
-	listeners, routes Set
+	listeners, routes *sink
 }
 
 // addGateway adds the listeners and routes of the Gateways that select a proxy.
-func (g *Generator) addGateway(v *proxy.View, listeners, routes Set) {
+func (g *Generator) addGateway(v *proxy.View, listeners, routes *sink) {
 	b := &gatewayBuilder{g, v, listeners, routes}
 	for _, port := range b.ports() {
 		b.addPort(port)

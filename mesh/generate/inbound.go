@@ -49,7 +49,7 @@ type inboundPort struct {
 }
 
 // addInbound adds what a sidecar needs for connections to its workload.
-func (g *Generator) addInbound(v *proxy.View, scope *push.Scope, clusters, listeners Set) {
+func (g *Generator) addInbound(v *proxy.View, scope *push.Scope, clusters, listeners *sink) {
 	ports := g.inboundPorts(v, scope)
 	var chains []*chain
 	var quiet []uint32
@@ -153,7 +153,7 @@ func afterTLS(p service.Protocol) service.Protocol {
 }
 
 // addInboundCluster adds the cluster of a port of the workload.
-func (g *Generator) addInboundCluster(v *proxy.View, p inboundPort, out Set) {
+func (g *Generator) addInboundCluster(v *proxy.View, p inboundPort, out *sink) {
 	name := inboundClusterName(p.number)
 	c := &outboundCluster{
 		Cluster: &clusterv3.Cluster{Name: name, AltStatName: g.inboundStatName(name, p) + ";", Metadata: originMetadata(p.origin)},

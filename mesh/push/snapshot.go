@@ -40,6 +40,7 @@ type Snapshot struct {
 	gateways []*GatewayConfig
 	auth     *authIndex
 	ingress  *ingress
+	filters  *filterIndex
 	// credentials are those of the Secrets.
 	credentials map[config.Key]*config.Credential
 
@@ -106,6 +107,10 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	if is(config.Ingress) || servicesChanged || mesh {
 		s.ingress = s.newIngress(src.List(config.Ingress, ""))
 	}
+	s.filters = before.filters
+	if is(config.EnvoyFilter) || mesh {
+		s.filters = indexFilters(src.List(config.EnvoyFilter, ""), s.Mesh.GetRootNamespace(), before.filters)
+	}
 	s.credentials = before.credentials
 	if is(config.Secret) {
 		s.credentials = make(map[config.Key]*config.Credential)
@@ -138,7 +143,7 @@ const (
 func (s *Snapshot) Since(before *Snapshot) Difference {
 	switch {
 	case s.Mesh != before.Mesh || s.Domain != before.Domain || s.namespaces != before.namespaces || s.services != before.services ||
-		s.rules != before.rules || s.sidecars != before.sidecars || s.auth != before.auth || s.ingress != before.ingress || !slices.Equal(s.gateways, before.gateways):
+		s.rules != before.rules || s.sidecars != before.sidecars || s.auth != before.auth || s.ingress != before.ingress || s.filters != before.filters || !slices.Equal(s.gateways, before.gateways):
 		return Anything
 	case s.virtual == before.virtual:
 		return NoDifference

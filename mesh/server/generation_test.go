@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/generate"
 	"github.com/holdfast-xds/holdfast/mesh/push"
 )
 
@@ -79,7 +80,7 @@ func TestWhatIsKeptIsAsIfGeneratedAnew(t *testing.T) {
 				r.put(randomChange(random))
 			}
 			r.settle()
-			anew := newGeneration(push.New(r.server.source, config.DefaultDomain, nil, nil, true), r.server.cfg.Shards, nil, nil, NewMetrics(nil))
+			anew := newGeneration(push.New(r.server.source, config.DefaultDomain, nil, nil, true), r.server.cfg.Shards, nil, nil, NewMetrics(nil), func([]generate.Failure) {})
 			for _, c := range clients {
 				for half, want := range [2]resources{anew.outboundOf(c.proxy), anew.inbound.of(c.proxy)} {
 					for url := range maps.Keys(want) {

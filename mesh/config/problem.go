@@ -189,8 +189,9 @@ func (p *path) locate(document *yamlproto.Node) (node *yamlproto.Node, line int)
 // spelling returns how a mapping spells a field, because JSON accepts the name of the proto field too:
 // mirror_percentage is mirrorPercentage.
 func spelling(mapping *yamlproto.Node, name string) string {
+	plain := strings.ReplaceAll(name, "_", "")
 	for _, key := range mapping.Keys() {
-		if strings.EqualFold(strings.ReplaceAll(key, "_", ""), name) {
+		if strings.EqualFold(strings.ReplaceAll(key, "_", ""), plain) {
 			return key
 		}
 	}

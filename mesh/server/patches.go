@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh/generate"
 )
 
@@ -16,7 +17,7 @@ func (s *Server) patchesFailed(failures []generate.Failure) {
 	}
 	for _, f := range grouped(failures) {
 		s.failures.Do(func() {
-			s.cfg.Log.Warn("patch is left out of a resource", "patch", f.Patch.String(), "type", f.TypeURL, "name", f.Resource, "resources", f.resources, "err", f.Reason)
+			s.cfg.Log.Warn("patch is left out of a resource", "patch", f.Patch.String(), "type", xds.Short(f.TypeURL), "name", f.Resource, "resources", f.resources, "err", f.Reason)
 		})
 	}
 }

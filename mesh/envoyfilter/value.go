@@ -33,6 +33,11 @@ func ParseValue(to ApplyTo, op Operation, value *structpb.Struct) (proto.Message
 	if problems := violations(m, partial); len(problems) > 0 {
 		return nil, problems
 	}
+	if !partial {
+		if err := broken(m); err != nil {
+			return nil, []Problem{{Message: err.Error()}}
+		}
+	}
 	return m, nil
 }
 

@@ -30,6 +30,11 @@ func TestProblemsOfValuesNameTheField(t *testing.T) {
 			[]string{"typed_config.status.code: value must be one of the defined enum values"}},
 		{"a list in a merge", "applyTo: VIRTUAL_HOST, patch: {operation: MERGE, value: {routes: [{name: a, match: {prefix: /}, route: {cluster: ''}}]}}", []string{"routes[0].route.cluster: value length must be at least 1 runes"}},
 		{"Istio's own filter", `applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {"@type": type.googleapis.com/stats.PluginConfig, disable_host_header_fallback: true}}}`, nil},
+		{"a regular expression", "applyTo: HTTP_ROUTE, patch: {operation: MERGE, value: {match: {safe_regex: {regex: '('}}}}", []string{"match.safe_regex.regex: is no RE2 regular expression: missing closing ): `(`"}},
+		{"a Struct of a message", `applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {"@type": type.googleapis.com/xds.type.v3.TypedStruct, type_url: type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, value: {a: b}}}}`,
+			[]string{`typed_config.value.a: unknown field "a"`}},
+		{"a Struct of a message that is not known", `applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {"@type": type.googleapis.com/udpa.type.v1.TypedStruct, type_url: type.googleapis.com/a.B, value: {a: b}}}}`, nil},
+		{"a listener that Envoy would reject", `applyTo: LISTENER, patch: {operation: ADD, value: {name: a, filter_chains: [{filters: []}, {name: b}]}}`, []string{`another filter chain takes the same connections as "b"`}},
 		{"a bootstrap", "applyTo: BOOTSTRAP, patch: {operation: MERGE, value: {}}", []string{"there is no value for BOOTSTRAP"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -5,13 +5,16 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"regexp/syntax"
 	"slices"
 	"strings"
 	"unicode"
 
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/walk"
@@ -46,12 +49,40 @@ func violations(m proto.Message, partial bool) (found []Problem) {
 				found = append(found, Problem{joined(path, protoName(v.Field())), v.Reason()})
 			}
 		}
+		for _, p := range inner(m.Interface()) {
+			found = append(found, Problem{joined(path, p.Field), p.Message})
+		}
 		for step, child := range children(m) {
 			visit(child, joined(path, step))
 		}
 	}
 	visit(m.ProtoReflect(), "")
 	return found
+}
+
+// inner returns what Envoy rejects in a message although it breaks no rule of the API: a regular expression
+// that is none, and a Struct that is not the message that it stands for. A message that is not known to
+// this build is left to Envoy.
+func inner(m proto.Message) []Problem {
+	switch m := m.(type) {
+	case *matcherv3.RegexMatcher:
+		if _, err := syntax.Parse(m.GetRegex(), syntax.Perl); err != nil {
+			return []Problem{{"regex", "is no RE2 regular expression: " + strings.TrimPrefix(err.Error(), "error parsing regexp: ")}}
+		}
+	case interface {
+		GetTypeUrl() string
+		GetValue() *structpb.Struct
+	}: // TypedStruct, of either package
+		of, err := envoytypes.Resolver.FindMessageByURL(m.GetTypeUrl())
+		if err != nil || m.GetValue() == nil {
+			return nil
+		}
+		if err := decode(m.GetValue(), of.New().Interface()); err != nil {
+			p := problemOf(err)
+			return []Problem{{joined("value", p.Field), p.Message}}
+		}
+	}
+	return nil
 }
 
 // own returns the rules that a message itself breaks, without those of the messages in it.

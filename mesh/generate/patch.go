@@ -2,6 +2,7 @@ package generate
 
 import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
@@ -25,6 +26,8 @@ type sink struct {
 	view    *proxy.View
 	context envoyfilter.Context
 	patches *envoyfilter.Set // nil for none, as for most proxies
+	// bound are the addresses of listeners that have a socket, if there are patches.
+	bound map[string]bool
 }
 
 // unpatched returns a sink that patches nothing.
@@ -32,7 +35,11 @@ func unpatched() *sink { return &sink{Resources: newResources()} }
 
 // sinkOf returns the sink for a part of the resources of a proxy, to which some kinds of patches apply.
 func (g *Generator) sinkOf(v *proxy.View, context envoyfilter.Context, kinds ...envoyfilter.ApplyTo) *sink {
-	return &sink{newResources(), v, context, g.snap.EnvoyFilters(v, kinds...)}
+	s := &sink{Resources: newResources(), view: v, context: context, patches: g.snap.EnvoyFilters(v, kinds...)}
+	if s.patches != nil {
+		s.bound = make(map[string]bool)
+	}
+	return s
 }
 
 // outboundContext returns the context of what a proxy needs for connections that it opens.
@@ -86,8 +93,23 @@ func (s *sink) add(typeURL, name string, m proto.Message) {
 	for _, f := range failures {
 		s.Failures = append(s.Failures, Failure{typeURL, f})
 	}
-	if patched != nil {
-		s.set(typeURL).add(typeURL, name, patched)
+	if patched == nil {
+		return
+	}
+	if l, ok := patched.(*listenerv3.Listener); ok {
+		s.bind(l)
+	}
+	s.set(typeURL).add(typeURL, name, patched)
+}
+
+// bind notes the addresses of a listener.
+func (s *sink) bind(l *listenerv3.Listener) {
+	if l.GetBindToPort() != nil && !l.GetBindToPort().GetValue() {
+		return
+	}
+	s.bound[addressText(l.GetAddress())] = true
+	for _, a := range l.GetAdditionalAddresses() {
+		s.bound[addressText(a.GetAddress())] = true
 	}
 }
 
@@ -103,13 +125,35 @@ func (s *sink) hostsOf(name string) func() []string {
 	}
 }
 
-// addOwn adds the resources that patches of a kind bring. One whose name is taken is left out.
+// addressText returns an address as a text, "" for one that is no address of a socket.
+func addressText(a *corev3.Address) string {
+	if path := a.GetPipe().GetPath(); path != "" {
+		return path
+	}
+	if a.GetSocketAddress().GetPortValue() == 0 {
+		return "" // any port that is free
+	}
+	return listenerName(a.GetSocketAddress().GetAddress(), a.GetSocketAddress().GetPortValue())
+}
+
+// addOwn adds the resources that patches of a kind bring. One whose name or address is taken is left out: an
+// Envoy could have it, and reject the other one instead.
 func (s *sink) addOwn(typeURL string, to envoyfilter.ApplyTo) {
 	for _, added := range s.patches.Added(s.context, to) {
-		if s.set(typeURL)[added.Name] != nil {
-			failure := envoyfilter.Failure{Patch: added.Patch, Resource: added.Name, Reason: "there is another one of this name"}
-			s.Failures = append(s.Failures, Failure{typeURL, failure})
+		reason := ""
+		l, ok := added.Message.(*listenerv3.Listener)
+		switch {
+		case s.set(typeURL)[added.Name] != nil:
+			reason = "there is another one of this name"
+		case ok && addressText(l.GetAddress()) != "" && s.bound[addressText(l.GetAddress())]:
+			reason = "another listener has this address"
+		}
+		if reason != "" {
+			s.Failures = append(s.Failures, Failure{typeURL, envoyfilter.Failure{Patch: added.Patch, Resource: added.Name, Reason: reason}})
 			continue
+		}
+		if ok {
+			s.bind(l)
 		}
 		s.set(typeURL).add(typeURL, added.Name, added.Message)
 	}

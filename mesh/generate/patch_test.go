@@ -41,6 +41,7 @@ func TestPatchesThatAreLeftOutAreTold(t *testing.T) {
 			"CDS EnvoyFilter shop/broken spec.configPatches[1] is left out of PassthroughCluster: there is another one of this name",
 			"LDS EnvoyFilter shop/broken spec.configPatches[0] is left out of 0.0.0.0_80" + wrong,
 			"LDS EnvoyFilter shop/broken spec.configPatches[0] is left out of virtualInbound" + wrong,
+			"LDS EnvoyFilter shop/broken spec.configPatches[2] is left out of taken: another listener has this address",
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -32,9 +32,12 @@ func broken(m proto.Message) error {
 	return nil
 }
 
-// brokenListener checks that filter chains differ in what they take, and that filters which handle
-// connections or requests are the last ones.
+// brokenListener checks that there are filter chains, that they differ in what they take, and that
+// filters which handle connections or requests are the last ones.
 func brokenListener(l *listenerv3.Listener) error {
+	if len(l.GetFilterChains()) == 0 && l.GetDefaultFilterChain() == nil && l.GetUdpListenerConfig() == nil && l.GetApiListener() == nil {
+		return errors.New("there must be a filter chain")
+	}
 	seen := make(map[string]bool)
 	for _, c := range l.GetFilterChains() {
 		takes, err := packed("", c.GetFilterChainMatch())

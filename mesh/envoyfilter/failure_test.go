@@ -30,6 +30,7 @@ func TestAPatchThatFailsIsLeftOutAlone(t *testing.T) {
 		{"a domain twice", "- {applyTo: VIRTUAL_HOST, patch: {operation: ADD, value: {name: b, domains: ['*']}}}", `two virtual hosts have the domain "*"`},
 		{"a virtual host twice", "- {applyTo: VIRTUAL_HOST, patch: {operation: ADD, value: {name: all, domains: [b]}}}", `there is another virtual host "all"`},
 		{"another name of the listener", "- {applyTo: LISTENER, patch: {operation: MERGE, value: {name: other}}}", `it would give the resource the name "other"`},
+		{"no chain", "- {applyTo: FILTER_CHAIN, patch: {operation: REMOVE}}", "there must be a filter chain"},
 		{"no filter", "- {applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.router}}}}}, patch: {operation: REMOVE}}\n" +
 			"- {applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.cors}}}}}, patch: {operation: REMOVE}}\n" +
 			"- {applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: lua}}}}}, patch: {operation: REMOVE}}", "there must be an HTTP filter"},

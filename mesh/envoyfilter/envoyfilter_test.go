@@ -181,7 +181,7 @@ func TestRoutesArePatched(t *testing.T) {
 		{"another port", "- {applyTo: VIRTUAL_HOST, match: {routeConfiguration: {portNumber: 81}}, patch: {operation: REMOVE}}", "a(one two) b()"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			out, failures := patches(t, tc.patches).Routes(outboundContext, message(t, &routev3.RouteConfiguration{}, hosts))
+			out, failures := patches(t, tc.patches).Routes(outboundContext, message(t, &routev3.RouteConfiguration{}, hosts), "")
 			wantFailures(t, failures)
 			if got := names(out); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
@@ -198,10 +198,10 @@ func TestRoutesOfGatewaysAreFoundByPortAndGateway(t *testing.T) {
 		{"portNumber: 443", "https.443.tls.edge.infra", true}, {"portNumber: 80", "https.443.tls.edge.infra", false},
 		{"gateway: infra/edge", "https.443.tls.edge.infra", true}, {"gateway: edge/infra", "https.443.tls.edge.infra", false},
 		{"portName: tls", "https.443.tls.edge.infra", true}, {"portName: tls", "http.80", false},
-		{"portNumber: 80", "http.80", true}, {"portNumber: 80", "http.80.10.0.0.1", true}, {"name: http.80", "http.80", true},
+		{"portNumber: 80", "http.80", true}, {"portNumber: 80", "http.80.10.0.0.1", true}, {"name: http.80", "http.80", true}, {"name: http.8080", "http.80", true}, {"name: http.81", "http.80", false},
 	} {
 		s := patches(t, "- {applyTo: VIRTUAL_HOST, match: {context: GATEWAY, routeConfiguration: {"+tc.match+"}}, patch: {operation: REMOVE}}")
-		out, _ := s.Routes(networking.EnvoyFilter_GATEWAY, &routev3.RouteConfiguration{Name: tc.name, VirtualHosts: []*routev3.VirtualHost{{Name: "a", Domains: []string{"a"}}}})
+		out, _ := s.Routes(networking.EnvoyFilter_GATEWAY, &routev3.RouteConfiguration{Name: tc.name, VirtualHosts: []*routev3.VirtualHost{{Name: "a", Domains: []string{"a"}}}}, "http.8080")
 		if (len(out.GetVirtualHosts()) == 0) != tc.matches {
 			t.Errorf("%s and %s: %v", tc.match, tc.name, out)
 		}

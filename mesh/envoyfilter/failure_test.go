@@ -71,7 +71,7 @@ func TestAPatchOfWhatIsLeftOutFindsNothing(t *testing.T) {
 - {applyTo: VIRTUAL_HOST, patch: {operation: ADD, value: {name: c, domains: [c.test]}}}
 - {applyTo: VIRTUAL_HOST, patch: {operation: ADD, value: {name: d, domains: [c.test]}}}
 `)
-	out, failures := s.Routes(outboundContext, message(t, &routev3.RouteConfiguration{}, hosts))
+	out, failures := s.Routes(outboundContext, message(t, &routev3.RouteConfiguration{}, hosts), "")
 	wantFailures(t, failures,
 		`EnvoyFilter a/b spec.configPatches[0] is left out of 80: there is another virtual host "a"`,
 		`EnvoyFilter a/b spec.configPatches[2] is left out of 80: two virtual hosts have the domain "c.test"`)

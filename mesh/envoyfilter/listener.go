@@ -177,7 +177,7 @@ func patchManager(f *listenerv3.Filter, patches []*Patch, r *run) {
 	before := r.changed
 	r.changed = false
 	if rc := manager.GetRouteConfig(); routes && rc != nil {
-		patchRoutes(rc, r)
+		patchRoutes(rc, "", r)
 	}
 	for _, p := range patches {
 		if p.operation == opMerge {

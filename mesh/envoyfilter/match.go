@@ -62,10 +62,11 @@ func (p *Patch) httpFilter() (name string, named bool) {
 	return f.GetName(), f != nil
 }
 
-// isForRoutes reports whether a patch is for a route configuration or something in it.
-func (p *Patch) isForRoutes(context Context, rc *routev3.RouteConfiguration) bool {
+// isForRoutes reports whether a patch is for a route configuration or something in it. also is another name
+// by which the patch may mean it, "" for none.
+func (p *Patch) isForRoutes(context Context, rc *routev3.RouteConfiguration, also string) bool {
 	m := p.match.GetRouteConfiguration()
-	if m.GetName() != "" && m.GetName() != rc.GetName() {
+	if m.GetName() != "" && m.GetName() != rc.GetName() && m.GetName() != also {
 		return false
 	}
 	if context != networking.EnvoyFilter_GATEWAY {

@@ -11,21 +11,24 @@ import (
 // RouteKinds are the kinds of patches that Routes applies.
 var RouteKinds = []ApplyTo{networking.EnvoyFilter_ROUTE_CONFIGURATION, networking.EnvoyFilter_VIRTUAL_HOST, networking.EnvoyFilter_HTTP_ROUTE}
 
-// Routes returns a route configuration with the patches of a context applied.
-func (s *Set) Routes(context Context, rc *routev3.RouteConfiguration) (*routev3.RouteConfiguration, []Failure) {
-	candidates := slices.DeleteFunc(s.in(context, RouteKinds...), func(p *Patch) bool { return !p.isForRoutes(context, rc) })
-	return patched(s, context, rc, candidates, patchRoutes)
+// Routes returns a route configuration with the patches of a context applied. also is another name by which
+// patches may mean it, "" for none.
+func (s *Set) Routes(context Context, rc *routev3.RouteConfiguration, also string) (*routev3.RouteConfiguration, []Failure) {
+	candidates := slices.DeleteFunc(s.in(context, RouteKinds...), func(p *Patch) bool { return !p.isForRoutes(context, rc, also) })
+	return patched(s, context, rc, candidates, func(rc *routev3.RouteConfiguration, r *run) *routev3.RouteConfiguration {
+		return patchRoutes(rc, also, r)
+	})
 }
 
-func patchRoutes(rc *routev3.RouteConfiguration, r *run) *routev3.RouteConfiguration {
+func patchRoutes(rc *routev3.RouteConfiguration, also string, r *run) *routev3.RouteConfiguration {
 	for _, p := range r.of(networking.EnvoyFilter_ROUTE_CONFIGURATION) {
-		if p.isForRoutes(r.context, rc) {
+		if p.isForRoutes(r.context, rc, also) {
 			merge(rc, p.value, p.operation == opMergeReplace)
 			r.changed = true
 		}
 	}
 	of := func(to ApplyTo) []*Patch {
-		return slices.DeleteFunc(r.of(to), func(p *Patch) bool { return !p.isForRoutes(r.context, rc) })
+		return slices.DeleteFunc(r.of(to), func(p *Patch) bool { return !p.isForRoutes(r.context, rc, also) })
 	}
 	hosts, routes := of(networking.EnvoyFilter_VIRTUAL_HOST), of(networking.EnvoyFilter_HTTP_ROUTE)
 	var kept []*routev3.VirtualHost

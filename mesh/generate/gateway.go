@@ -329,7 +329,8 @@ func (b *gatewayBuilder) addRoutes(name string, port *gatewayPort, servers []gat
 	if len(order) == 0 {
 		order = []*routev3.VirtualHost{{Name: "blackhole:" + strconv.Itoa(int(port.number)), Domains: []string{"*"}}}
 	}
-	b.routes.add(xds.RouteType, name, routeConfiguration(name, order))
+	// Istio names the routes of HTTP by the port on which the proxy listens.
+	b.routes.addAs(xds.RouteType, name, strings.Replace(name, "http."+strconv.Itoa(int(port.number)), "http."+strconv.Itoa(int(port.target)), 1), routeConfiguration(name, order))
 }
 
 func last(r *routev3.Route) int {

@@ -67,7 +67,10 @@ func (s *sink) set(typeURL string) Set {
 }
 
 // add makes a resource of a message and adds it, patched. Patches may remove it.
-func (s *sink) add(typeURL, name string, m proto.Message) {
+func (s *sink) add(typeURL, name string, m proto.Message) { s.addAs(typeURL, name, "", m) }
+
+// addAs is add, where EnvoyFilters may mean the resource by another name, too.
+func (s *sink) addAs(typeURL, name, also string, m proto.Message) {
 	if s.patches == nil {
 		s.set(typeURL).add(typeURL, name, m)
 		return
@@ -86,7 +89,7 @@ func (s *sink) add(typeURL, name string, m proto.Message) {
 			patched = l
 		}
 	case *routev3.RouteConfiguration:
-		patched, failures = s.patches.Routes(s.context, m)
+		patched, failures = s.patches.Routes(s.context, m, also)
 	default:
 		patched = m
 	}

@@ -55,31 +55,43 @@ func patched[M proto.Message](s *Set, context Context, m M, candidates []*Patch,
 		}
 		return err
 	}
-	first := &run{context: context, set: s}
-	out, err := attempt(m, first, f, checks)
-	if err == nil {
-		if !first.changed {
-			return m, nil
+	without := make(map[*Patch]bool)
+	var failures []Failure
+	leave := func(p *Patch, err error) {
+		without[p] = true
+		failures = append(failures, Failure{Patch: p, Resource: nameOf(m), Reason: err.Error()})
+	}
+	for {
+		r := &run{context: context, set: s, without: without}
+		out, err := attempt(m, r, f, checks)
+		if len(r.failed) == 0 {
+			if err != nil {
+				break // of one of them, or of several together
+			}
+			if !r.changed {
+				return m, failures
+			}
+			return out, failures
 		}
-		return out, nil
+		for _, failed := range r.failed {
+			if !without[failed.patch] {
+				leave(failed.patch, failed.err)
+			}
+		}
 	}
 	// One by one: a patch stays if all is well with it and those before it.
-	var failures []Failure
-	without := make(map[*Patch]bool)
+	candidates = slices.DeleteFunc(candidates, func(p *Patch) bool { return without[p] })
 	for _, p := range candidates {
 		without[p] = true
 	}
-	out = m
+	out := m
 	for _, p := range candidates {
 		delete(without, p)
-		one := &run{context: context, set: s, without: without}
-		next, err := attempt(m, one, f, checks)
+		r := &run{context: context, set: s, without: without}
+		next, err := attempt(m, r, f, checks)
 		if err != nil {
-			without[p] = true
-			failures = append(failures, Failure{Patch: p, Resource: nameOf(m), Reason: err.Error()})
-			continue
-		}
-		if one.changed {
+			leave(p, err)
+		} else if r.changed {
 			out = next
 		}
 	}

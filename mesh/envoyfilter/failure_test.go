@@ -64,6 +64,23 @@ func TestAResultThatBreaksARuleOfEnvoyIsLeftOut(t *testing.T) {
 	equal(t, out, message(t, &clusterv3.Cluster{}, strings.Replace(web, "1s", "2s", 1)+"alt_stat_name: x\n"))
 }
 
+// Several patches that fail, each for its own reason, are all told, and the others are applied.
+func TestSeveralPatchesThatFailAreLeftOut(t *testing.T) {
+	const router = `{typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router, suppress_envoy_headers: true}}`
+	const of = "match: {listener: {filterChain: {name: a, filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.NAME}}}}}"
+	s := patches(t, strings.ReplaceAll("- {applyTo: HTTP_FILTER, "+of+", patch: {operation: MERGE, value: "+router+"}}\n", "NAME", "cors")+
+		"- {applyTo: VIRTUAL_HOST, patch: {operation: ADD, value: {name: b, domains: ['*']}}}\n"+
+		strings.ReplaceAll("- {applyTo: HTTP_FILTER, "+of+", patch: {operation: MERGE, value: "+router+"}}\n", "NAME", "router")+
+		"- {applyTo: LISTENER, patch: {operation: MERGE, value: {stat_prefix: x}}}\n")
+	out, failures := s.Listener(inboundContext, message(t, &listenerv3.Listener{}, listener))
+	wantFailures(t, failures,
+		"EnvoyFilter a/b spec.configPatches[0] is left out of virtualInbound: a envoy.extensions.filters.http.router.v3.Router cannot be merged into a envoy.extensions.filters.http.cors.v3.Cors",
+		`EnvoyFilter a/b spec.configPatches[1] is left out of virtualInbound: two virtual hosts have the domain "*"`)
+	if out.GetStatPrefix() != "x" || !strings.Contains(out.GetFilterChains()[0].String(), "suppress_envoy_headers:true") {
+		t.Errorf("the other patches are not applied: %v", out)
+	}
+}
+
 // A patch that stands on one that is left out finds nothing.
 func TestAPatchOfWhatIsLeftOutFindsNothing(t *testing.T) {
 	s := patches(t, `

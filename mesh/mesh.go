@@ -193,7 +193,7 @@ func (e *Environment) assemble() {
 	})
 	for _, kind := range []config.Kind{
 		config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication,
-		config.AuthorizationPolicy, config.Ingress, config.Secret, config.MeshConfig, config.MeshNetworks,
+		config.AuthorizationPolicy, config.EnvoyFilter, config.Ingress, config.Secret, config.MeshConfig, config.MeshNetworks,
 	} {
 		e.config.RegisterHandler(kind, e.server.ConfigChanged)
 	}

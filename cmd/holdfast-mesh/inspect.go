@@ -84,7 +84,7 @@ func newProxies(stdout io.Writer) *cobra.Command {
 		Use: "proxies", Short: "show who is connected, and whether they have the newest configuration", Args: cobra.NoArgs,
 		Long: `Show the connected proxies. Of each type of resource, SYNCED means that the proxy has ACKed the newest
 configuration, STALE that it has not answered yet, and NACKED that it rejected something: the reasons
-follow.`,
+follow. So do the patches of EnvoyFilters that are left out of resources.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s mesh.Status
 			if err := ask(cmd.Context(), admin, "/status", &s); err != nil {
@@ -112,6 +112,9 @@ func proxyTable(w io.Writer, proxies []server.ProxyStatus) {
 				for reason := range strings.Lines(t.Reason) {
 					reasons = append(reasons, p.Node+" "+t.Type+": "+strings.TrimSuffix(reason, "\n"))
 				}
+			}
+			for _, patch := range t.Patches {
+				reasons = append(reasons, p.Node+" "+t.Type+": "+patch)
 			}
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s", p.Node, p.Type, p.Namespace, time.Since(p.Since).Round(time.Second))

@@ -7,7 +7,7 @@
 // 1.4 MB of memory and 9 MB of program size, and most are never used. Instead, their descriptors are embedded
 // (descriptors.binpb), and a package is decoded when one of its messages is first needed: 100 µs and about 30 KB.
 // Such a message is a dynamicpb.Message: it supports reflection, but has no generated methods. A message of a
-// package that the program imports has its generated type. The tests import all packages and compare.
+// package that the program imports has its generated type. Package linked imports all; the tests compare.
 //
 // All functions may be called concurrently.
 package envoytypes

@@ -43,6 +43,7 @@ const (
 	PeerAuthentication    Kind = "security.istio.io/PeerAuthentication"
 	RequestAuthentication Kind = "security.istio.io/RequestAuthentication"
 	AuthorizationPolicy   Kind = "security.istio.io/AuthorizationPolicy"
+	EnvoyFilter           Kind = "networking.istio.io/EnvoyFilter"
 	Service               Kind = "Service"
 	EndpointSlice         Kind = "discovery.k8s.io/EndpointSlice"
 	Pod                   Kind = "Pod"

@@ -121,6 +121,25 @@ func (p *path) fields(names string) *path {
 	return p
 }
 
+// below returns the path of a place below p that has the form of String.
+func (p *path) below(place string) *path {
+	if place == "" {
+		return p
+	}
+	for name := range strings.SplitSeq(place, ".") {
+		name, indexes, _ := strings.Cut(name, "[")
+		if name != "" {
+			p = p.field(name)
+		}
+		for index := range strings.SplitSeq(strings.TrimSuffix(indexes, "]"), "][") {
+			if i, err := strconv.Atoi(index); err == nil {
+				p = p.at(i)
+			}
+		}
+	}
+	return p
+}
+
 // String returns the path as in "spec.http[0].name".
 func (p *path) String() string {
 	switch {
@@ -138,18 +157,7 @@ func (p *path) String() string {
 // parsePath is the reverse of String for paths whose names have no dots and brackets.
 func parsePath(text string) *path {
 	var p *path
-	for name := range strings.SplitSeq(text, ".") {
-		name, indexes, _ := strings.Cut(name, "[")
-		if name != "" {
-			p = p.field(name)
-		}
-		for index := range strings.SplitSeq(strings.TrimSuffix(indexes, "]"), "][") {
-			if i, err := strconv.Atoi(index); err == nil {
-				p = p.at(i)
-			}
-		}
-	}
-	return p
+	return p.below(text)
 }
 
 // locate returns the line of a path in a document, or, if the document does not have the field, that
@@ -181,8 +189,9 @@ func (p *path) locate(document *yamlproto.Node) (node *yamlproto.Node, line int)
 // spelling returns how a mapping spells a field, because JSON accepts the name of the proto field too:
 // mirror_percentage is mirrorPercentage.
 func spelling(mapping *yamlproto.Node, name string) string {
+	plain := strings.ReplaceAll(name, "_", "")
 	for _, key := range mapping.Keys() {
-		if strings.EqualFold(strings.ReplaceAll(key, "_", ""), name) {
+		if strings.EqualFold(strings.ReplaceAll(key, "_", ""), plain) {
 			return key
 		}
 	}

@@ -57,6 +57,7 @@ var Schemas = []Schema{
 	{PeerAuthentication, "security.istio.io", istioSecurity, "peerauthentications", true, func() any { return &security.PeerAuthentication{} }, typed(validatePeerAuthentication)},
 	{RequestAuthentication, "security.istio.io", istioSecurity, "requestauthentications", true, func() any { return &security.RequestAuthentication{} }, typed(validateRequestAuthentication)},
 	{AuthorizationPolicy, "security.istio.io", istioSecurity, "authorizationpolicies", true, func() any { return &security.AuthorizationPolicy{} }, typed(validateAuthorizationPolicy)},
+	{EnvoyFilter, "networking.istio.io", []string{"v1alpha3"}, "envoyfilters", true, func() any { return &networking.EnvoyFilter{} }, typed(validateEnvoyFilter)},
 	{Service, "", onlyV1, "services", true, func() any { return &corev1.Service{} }, typed(validateService)},
 	{EndpointSlice, "discovery.k8s.io", onlyV1, "endpointslices", true, func() any { return &discoveryv1.EndpointSlice{} }, typed(validateEndpointSlice)},
 	{Pod, "", onlyV1, "pods", true, func() any { return &corev1.Pod{} }, typed(validatePod)},
@@ -117,7 +118,6 @@ func schemaFor(apiVersion, kind string) (s *Schema, knownVersion bool) {
 
 // ignoredKinds has the reasons why kinds of Istio and of the Gateway API are not read.
 var ignoredKinds = map[string]string{
-	"networking.istio.io/EnvoyFilter":          "it patches Envoy's configuration as istiod generates it, which holdfast-mesh does not",
 	"networking.istio.io/ProxyConfig":          "the configuration of a proxy's process is that of its holdfast agent",
 	"networking.istio.io/WorkloadGroup":        "there is no automatic registration of workloads: write a WorkloadEntry for each",
 	"telemetry.istio.io/Telemetry":             "access logs are configured for the whole mesh, in the MeshConfig",

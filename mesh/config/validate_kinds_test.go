@@ -245,3 +245,72 @@ func TestPeerAuthenticationsAreValidated(t *testing.T) {
 		{"a selector with a wildcard", "selector: {matchLabels: {app: 'a*'}}", []string{"spec.selector.app: labels are compared as they are: there are no wildcards"}},
 	})
 }
+
+func TestEnvoyFiltersAreValidated(t *testing.T) {
+	const lua = `{name: lua, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua}}`
+	patch := func(text string) string { return "configPatches: [{" + text + "}]" }
+	const at = "spec.configPatches[0]"
+	validateRows(t, EnvoyFilter, []row{
+		{"valid", "workloadSelector: {labels: {app: a}}\n" + patch("applyTo: HTTP_FILTER, match: {context: GATEWAY}, patch: {operation: INSERT_FIRST, value: "+lua+"}"), nil},
+		{"a selector of nothing", "workloadSelector: {}", []string{"spec.workloadSelector: warning: selects by no label, and therefore applies to all workloads of the namespace"}},
+		{"a selector and references", "workloadSelector: {labels: {app: a}}\ntargetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: a}]", []string{"spec.targetRefs: cannot be used together with workloadSelector"}},
+		{"references", "targetRefs: [{}, {kind: Service, name: a}, {group: networking.istio.io, kind: Gateway, name: a}, {group: gateway.networking.k8s.io, kind: Gateway, name: a, namespace: other}]", []string{
+			"spec.targetRefs[0]: must have a kind and a name",
+			"spec.targetRefs[1]: warning: selects no proxy: only a Gateway of gateway.networking.k8s.io can be named; select other gateways by labels",
+			"spec.targetRefs[2]: warning: selects no proxy: only a Gateway of gateway.networking.k8s.io can be named; select other gateways by labels",
+			`spec.targetRefs[3].namespace: must be that of the document, and is "other"`}},
+		{"no applyTo", patch("patch: {operation: REMOVE}"), []string{at + ".applyTo: it is missing"}},
+		{"no patch", patch("applyTo: CLUSTER"), []string{at + ".patch: it is missing"}},
+		{"no operation", patch("applyTo: CLUSTER, patch: {}"), []string{at + ".patch.operation: it is missing"}},
+		{"no value", patch("applyTo: CLUSTER, patch: {operation: MERGE}"), []string{at + ".patch.value: it is missing: only a REMOVE has none"}},
+		{"a bootstrap", patch("applyTo: BOOTSTRAP, patch: {operation: MERGE, value: {}}"), []string{
+			at + ".applyTo: warning: the patch has no effect: the bootstrap of a proxy is that of its agent, and not served (holdfast bootstrap --overlay)"}},
+		{"a waypoint", patch("applyTo: CLUSTER, match: {context: WAYPOINT}, patch: {operation: REMOVE}"), []string{at + ".match.context: warning: the patch has no effect: there are no waypoints"}},
+		{"a version", patch("applyTo: CLUSTER, match: {proxy: {proxyVersion: '('}}, patch: {operation: REMOVE}"), []string{
+			at + ".match.proxy.proxyVersion: is no regular expression: missing closing ): `(`"}},
+		{"another match", patch("applyTo: CLUSTER, match: {listener: {name: a}}, patch: {operation: REMOVE}"), []string{at + ".match.listener: CLUSTER is matched by a cluster"}},
+		{"a match of an extension", patch("applyTo: EXTENSION_CONFIG, match: {listener: {name: a}}, patch: {operation: REMOVE}"), []string{
+			at + ".match.listener: warning: has no effect on EXTENSION_CONFIG", at + ".patch.operation: warning: REMOVE has no effect on EXTENSION_CONFIG"}},
+		{"a filter in another", patch("applyTo: NETWORK_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.tcp_proxy, subFilter: {name: a}}}}}, patch: {operation: REMOVE}"), []string{
+			at + ".match.listener.filterChain.filter.subFilter: can only be used with HTTP_FILTER"}},
+		{"a filter in TCP", patch("applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.tcp_proxy, subFilter: {name: a}}}}}, patch: {operation: REMOVE}"), []string{
+			at + ".match.listener.filterChain.filter.name: only envoy.filters.network.http_connection_manager has filters in it"}},
+		{"filters without names", patch("applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {}}}}, patch: {operation: REMOVE}"), []string{at + ".match.listener.filterChain.filter.name: it is missing"}},
+		{"old names", patch("applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.http_connection_manager, subFilter: {name: envoy.router}}}}}, patch: {operation: REMOVE}"), []string{
+			at + ".match.listener.filterChain.filter.name: warning: filters have no such name any more: write it as in envoy.filters.network.http_connection_manager",
+			at + ".match.listener.filterChain.filter.subFilter.name: warning: filters have no such name any more: write it as in envoy.filters.network.http_connection_manager"}},
+		{"values", "configPatches: [{applyTo: CLUSTER, patch: {operation: MERGE, value: {conect_timeout: 1s}}}, {applyTo: CLUSTER, patch: {operation: ADD, value: {connect_timeout: 0s, name: a}}}]", []string{
+			at + `.patch.value.conect_timeout: unknown field "conect_timeout"`, "spec.configPatches[1].patch.value.connect_timeout: value must be greater than 0s"}},
+		{"fields that are not supported", patch("applyTo: HTTP_FILTER, match: {listener: {portName: http}}, patch: {operation: ADD, filterClass: AUTHZ, value: " + lua + "}"), []string{
+			at + ".match.listener.portName: warning: not supported: Istio does not implement it: write the portNumber",
+			at + ".patch.filterClass: warning: not supported: as with istiod it has no effect: say the place by the operation and the name of a filter"}},
+	})
+}
+
+func TestProblemsOfPatchesNameTheLineOfTheField(t *testing.T) {
+	compare(t, problems(t, "file.yaml", `apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: a}
+spec:
+  configPatches:
+  - applyTo: HTTP_FILTER
+    patch:
+      operation: INSERT_FIRST
+      value:
+        name: lua
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua
+          default_source_code:
+            inline_strin: x
+  - applyTo: CLUSTER
+    patch:
+      operation: MERGE
+      value:
+        connect_timeout: 1s
+        outlierDetection:
+          max_ejection_percent: 101
+`), []string{
+		`file.yaml:14: EnvoyFilter default/a: spec.configPatches[0].patch.value.typed_config.default_source_code.inline_strin: unknown field "inline_strin"`,
+		"file.yaml:21: EnvoyFilter default/a: spec.configPatches[1].patch.value.outlier_detection.max_ejection_percent: value must be less than or equal to 100",
+	})
+}

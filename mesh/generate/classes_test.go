@@ -26,7 +26,7 @@ func randomNode(random *rand.Rand) *corev3.Node {
 	meta, err := structpb.NewStruct(map[string]any{
 		"TYPE": pick("sidecar", "sidecar", "router", "ingress"), "NAMESPACE": pick("shop", "infra", "other", "data"), "LABELS": labels,
 		"INTERCEPTION_MODE": pick("NONE", "REDIRECT", "TPROXY"), "INSTANCE_IPS": pick("10.1.2.3", "10.0.1.1", "fd00::1", "10.9.9.9,fd00::2"),
-		"UNPRIVILEGED_POD": pick("true", "false"), "ISTIO_VERSION": pick("", "1.31"),
+		"UNPRIVILEGED_POD": pick("true", "false"), "ISTIO_VERSION": pick("", "1.31", "1.29"),
 		"DNS_CAPTURE": pick("true", "false"), "NODE_NAME": pick("n1", "n2", ""), "CLUSTER_ID": pick("", "c1"), "GENERATOR": pick("", "", "", "grpc"), "NETWORK": pick("", "net", "east", "west"), "REQUESTED_NETWORK_VIEW": pick("", "", "west", "west,east"),
 	})
 	if err != nil {
@@ -38,7 +38,7 @@ func randomNode(random *rand.Rand) *corev3.Node {
 // What a proxy shares with others is what it would get alone: a property that is read and is not part
 // of the class would give a proxy the configuration of another (mesh.md M5).
 func TestSharedResourcesAreThoseOfEachProxy(t *testing.T) {
-	for _, name := range []string{"sidecar", "gateway", "policies", "ingress", "services", "mesh", "dynamic", "security", "networks"} {
+	for _, name := range []string{"sidecar", "gateway", "policies", "ingress", "services", "mesh", "dynamic", "security", "networks", "envoyfilter"} {
 		t.Run(name, func(t *testing.T) {
 			documents, err := os.ReadFile("testdata/" + name + "/config.yaml")
 			if err != nil {
@@ -75,7 +75,7 @@ func TestSharedResourcesAreThoseOfEachProxy(t *testing.T) {
 
 func sameResources(t *testing.T, shared, alone *Resources) {
 	t.Helper()
-	for i, sets := range [][2]Set{{shared.Clusters, alone.Clusters}, {shared.Listeners, alone.Listeners}, {shared.Routes, alone.Routes}, {shared.VirtualHosts, alone.VirtualHosts}} {
+	for i, sets := range [][2]Set{{shared.Clusters, alone.Clusters}, {shared.Listeners, alone.Listeners}, {shared.Routes, alone.Routes}, {shared.VirtualHosts, alone.VirtualHosts}, {shared.Extensions, alone.Extensions}} {
 		if len(sets[0]) != len(sets[1]) {
 			t.Fatalf("set %d: %d resources are shared, and alone there are %d", i, len(sets[0]), len(sets[1]))
 		}

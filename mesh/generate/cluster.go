@@ -38,7 +38,7 @@ type outboundCluster struct {
 
 // outboundClusters adds the clusters of services: one for each port, and one for each subset of a
 // port.
-func (g *Generator) outboundClusters(v *proxy.View, services []*service.Service, out Set) {
+func (g *Generator) outboundClusters(v *proxy.View, services []*service.Service, out *sink) {
 	for _, svc := range services {
 		rule := g.snap.DestinationRule(v, svc)
 		for _, port := range svc.Ports {
@@ -58,7 +58,7 @@ func (g *Generator) outboundClusters(v *proxy.View, services []*service.Service,
 
 // addCluster adds the cluster of a port or a subset of it; bySNI the one that forwards connections whose
 // mesh TLS the endpoints end.
-func (g *Generator) addCluster(v *proxy.View, svc *service.Service, port service.Port, subset *networking.Subset, rule *push.DestinationRule, bySNI bool, out Set) {
+func (g *Generator) addCluster(v *proxy.View, svc *service.Service, port service.Port, subset *networking.Subset, rule *push.DestinationRule, bySNI bool, out *sink) {
 	name := ClusterName(port.Number, subset.GetName(), svc.Hostname)
 	if bySNI {
 		name = serverName(port.Number, subset.GetName(), svc.Hostname)
@@ -228,7 +228,7 @@ func (c *outboundCluster) finish() {
 
 // addStandardClusters adds the clusters of requests and connections to nowhere and, for a sidecar, to
 // where the application wanted them to go.
-func (g *Generator) addStandardClusters(sidecar bool, out Set) {
+func (g *Generator) addStandardClusters(sidecar bool, out *sink) {
 	out.add(xds.ClusterType, blackHole, &clusterv3.Cluster{
 		Name: blackHole, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout: g.snap.Mesh.GetConnectTimeout(), LbPolicy: clusterv3.Cluster_ROUND_ROBIN,

@@ -34,7 +34,7 @@ func dynamicNames(v *proxy.View) *dynamiccachev3.DnsCacheConfig {
 
 // addDynamicCluster adds the cluster of requests to unknown hosts, with TLS as the mesh configuration
 // says.
-func (g *Generator) addDynamicCluster(v *proxy.View, out Set) {
+func (g *Generator) addDynamicCluster(v *proxy.View, out *sink) {
 	c := &outboundCluster{
 		Cluster: &clusterv3.Cluster{Name: dynamicCluster, LbPolicy: clusterv3.Cluster_CLUSTER_PROVIDED},
 		view:    v, svc: &service.Service{}, http: &httpv3.HttpProtocolOptions{},

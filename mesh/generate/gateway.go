@@ -38,11 +38,11 @@ type gatewayBuilder struct {
 	*Generator
 	view              *proxy.View
 	guard             *guard
-	listeners, routes Set
+	listeners, routes *sink
 }
 
 // addGateway adds the listeners and routes of the Gateways that select a proxy.
-func (g *Generator) addGateway(v *proxy.View, listeners, routes Set) {
+func (g *Generator) addGateway(v *proxy.View, listeners, routes *sink) {
 	b := &gatewayBuilder{g, v, g.guardOf(v), listeners, routes}
 	for _, port := range b.ports() {
 		b.addPort(port)
@@ -332,7 +332,8 @@ func (b *gatewayBuilder) addRoutes(name string, port *gatewayPort, servers []gat
 	if len(order) == 0 {
 		order = []*routev3.VirtualHost{{Name: "blackhole:" + strconv.Itoa(int(port.number)), Domains: []string{"*"}}}
 	}
-	b.routes.add(xds.RouteType, name, routeConfiguration(name, order))
+	// Istio names the routes of HTTP by the port on which the proxy listens.
+	b.routes.addAs(xds.RouteType, name, strings.Replace(name, "http."+strconv.Itoa(int(port.number)), "http."+strconv.Itoa(int(port.target)), 1), routeConfiguration(name, order))
 }
 
 func last(r *routev3.Route) int {

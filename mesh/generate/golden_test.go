@@ -108,7 +108,7 @@ func (m *mesh) all(p *proxy.Proxy) []*xds.Resource {
 	g := New(push.New(m, config.DefaultDomain, nil, nil, true), m.shards)
 	var out []*xds.Resource
 	for _, half := range []*Resources{g.Outbound(proxy.NewView(p)), g.Inbound(proxy.NewView(p))} {
-		for _, set := range []Set{half.Clusters, half.Listeners, half.Routes, half.VirtualHosts} {
+		for _, set := range []Set{half.Clusters, half.Listeners, half.Routes, half.VirtualHosts, half.Extensions} {
 			for _, r := range set {
 				out = append(out, r)
 				if a := g.Assignment(proxy.NewView(p), r.Name); r.EDSName != "" && a != nil {

@@ -35,7 +35,7 @@ type hosts struct {
 }
 
 // addOutboundRoutes adds the routes of each HTTP port of a sidecar.
-func (g *Generator) addOutboundRoutes(v *proxy.View, scope *push.Scope, out *Resources) {
+func (g *Generator) addOutboundRoutes(v *proxy.View, scope *push.Scope, out *sink) {
 	catchAll := scope.Egress[len(scope.Egress)-1]
 	for _, e := range scope.Egress {
 		if own := e.Listener.GetPort(); own != nil {
@@ -65,7 +65,7 @@ func (g *Generator) addOutboundRoutes(v *proxy.View, scope *push.Scope, out *Res
 	for _, svc := range catchAll.Services {
 		for _, port := range svc.Ports {
 			if port.Protocol == service.Unsupported && svc.Resolution != service.Alias {
-				g.addOwnRoutes(v, scope, catchAll, svc, port, out.Routes)
+				g.addOwnRoutes(v, scope, catchAll, svc, port, out)
 			}
 		}
 	}
@@ -96,26 +96,26 @@ func (g *Generator) newHosts(v *proxy.View, scope *push.Scope, e *push.Egress, p
 }
 
 // addRoutes adds the routes of a port, or of all ports for 0, under a name. The virtual host of unknown
-// hosts is always part of them.
-func (g *Generator) addRoutes(v *proxy.View, scope *push.Scope, e *push.Egress, name string, port uint32, out *Resources) {
+// hosts is always part of them. Patches of EnvoyFilters are for routes in one piece.
+func (g *Generator) addRoutes(v *proxy.View, scope *push.Scope, e *push.Egress, name string, port uint32, out *sink) {
 	h := g.newHosts(v, scope, e, port)
 	h.addAll()
-	if v.VirtualHosts() {
+	if out.patches == nil && v.VirtualHosts() {
 		for _, host := range h.out {
-			out.VirtualHosts.add(xds.VirtualHostType, name+"/"+host.Name, host)
+			out.add(xds.VirtualHostType, name+"/"+host.Name, host)
 		}
 		routes := routeConfiguration(name, []*routev3.VirtualHost{h.unknownHost()})
 		routes.Vhds = &routev3.Vhds{ConfigSource: ads()}
-		out.Routes.add(xds.RouteType, name, routes)
+		out.add(xds.RouteType, name, routes)
 		return
 	}
 	slices.SortFunc(h.out, func(a, b *routev3.VirtualHost) int { return cmp.Compare(a.Name, b.Name) })
 	h.out = append(h.out, h.unknownHost())
-	out.Routes.add(xds.RouteType, name, routeConfiguration(name, h.out))
+	out.add(xds.RouteType, name, routeConfiguration(name, h.out))
 }
 
 // addOwnRoutes adds the routes of one service and port, for the listener of its address.
-func (g *Generator) addOwnRoutes(v *proxy.View, scope *push.Scope, e *push.Egress, svc *service.Service, port service.Port, out Set) {
+func (g *Generator) addOwnRoutes(v *proxy.View, scope *push.Scope, e *push.Egress, svc *service.Service, port service.Port, out *sink) {
 	h := g.newHosts(v, scope, e, port.Number)
 	h.addAll()
 	name := string(svc.Hostname) + ":" + strconv.Itoa(int(port.Number))

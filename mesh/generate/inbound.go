@@ -47,7 +47,7 @@ type inboundPort struct {
 }
 
 // addInbound adds what a sidecar needs for connections to its workload.
-func (g *Generator) addInbound(v *proxy.View, scope *push.Scope, clusters, listeners Set) {
+func (g *Generator) addInbound(v *proxy.View, scope *push.Scope, clusters, listeners *sink) {
 	ports := g.inboundPorts(v, scope)
 	guard := g.guardOf(v)
 	var chains []*chain
@@ -153,7 +153,7 @@ func afterTLS(p service.Protocol) service.Protocol {
 }
 
 // addInboundCluster adds the cluster of a port of the workload.
-func (g *Generator) addInboundCluster(v *proxy.View, p inboundPort, out Set) {
+func (g *Generator) addInboundCluster(v *proxy.View, p inboundPort, out *sink) {
 	name := inboundClusterName(p.number)
 	c := &outboundCluster{
 		Cluster: &clusterv3.Cluster{Name: name, AltStatName: g.inboundStatName(name, p) + ";", Metadata: originMetadata(p.origin)},
@@ -252,6 +252,9 @@ func (g *Generator) inboundByProtocol(p inboundPort, finish func(*chain)) (out [
 		if p.protocol == service.Unsupported {
 			c.applications = plaintextHTTP
 		}
+		if p.unknown {
+			c.name += "-catchall-http" // the name that Istio's EnvoyFilters have
+		}
 		out = append(out, c)
 	}
 	if !p.protocol.IsHTTP() {
@@ -272,14 +275,15 @@ func (g *Generator) inboundRoutes(p inboundPort, cluster string) *routev3.RouteC
 	if p.protocol != service.GRPC {
 		action.RetryPolicy = &routev3.RetryPolicy{RetryOn: "reset-before-request", NumRetries: u32(2)}
 	}
-	operation := "workload:" + strconv.Itoa(int(p.number)) + "/*"
+	operation, port := "workload:"+strconv.Itoa(int(p.number))+"/*", p.number
 	if p.target != nil {
+		port = p.target.Number
 		operation = string(p.target.Service.Hostname) + ":" + strconv.Itoa(int(p.target.Number)) + "/*"
 	}
 	return &routev3.RouteConfiguration{
 		Name: cluster, ValidateClusters: truth(false),
 		VirtualHosts: []*routev3.VirtualHost{{
-			Name: "inbound|http|" + strconv.Itoa(int(p.number)), Domains: []string{"*"},
+			Name: "inbound|http|" + strconv.Itoa(int(port)), Domains: []string{"*"},
 			Routes: []*routev3.Route{{
 				Name: "default", Match: routeMatch(nil, false), Action: &routev3.Route_Route{Route: action},
 				Decorator: &routev3.Decorator{Operation: operation},

@@ -61,7 +61,7 @@ const (
 )
 
 // addOutboundListeners adds the listeners for outbound connections of a sidecar.
-func (g *Generator) addOutboundListeners(v *proxy.View, scope *push.Scope, out Set) {
+func (g *Generator) addOutboundListeners(v *proxy.View, scope *push.Scope, out *sink) {
 	ls := &outboundListeners{
 		Generator: g, view: v, scope: scope, lookup: scope.Service, families: v.Families(),
 		captured: v.Capture() != proxy.None, listeners: make(map[string]*outboundListener),

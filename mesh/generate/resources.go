@@ -1,87 +1,112 @@
 package generate
 
 import (
+	"slices"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/envoyfilter"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/mesh/push"
 )
 
 // Resources are what a class of proxies gets. Endpoints and secrets are made when they are asked for.
-// VirtualHosts are those of the routes that name them only (VHDS).
-type Resources struct{ Clusters, Listeners, Routes, VirtualHosts Set }
+// VirtualHosts are those of the routes that name them only (VHDS), Extensions the configuration that
+// filters get apart (ECDS).
+type Resources struct {
+	Clusters, Listeners, Routes, VirtualHosts, Extensions Set
+	// Failures are the patches of EnvoyFilters that are left out.
+	Failures []Failure
+}
 
 func newResources() *Resources {
-	return &Resources{Clusters: make(Set), Listeners: make(Set), Routes: make(Set), VirtualHosts: make(Set)}
+	return &Resources{Clusters: make(Set), Listeners: make(Set), Routes: make(Set), VirtualHosts: make(Set), Extensions: make(Set)}
 }
 
 // Outbound returns what a proxy needs for connections that it opens: of a gateway everything. It is what
 // OutboundClusters, OutboundListeners and OutboundRoutes return together.
 func (g *Generator) Outbound(v *proxy.View) *Resources {
-	routes := g.OutboundRoutes(v)
-	routes.Clusters, routes.Listeners = g.OutboundClusters(v).Clusters, g.OutboundListeners(v).Listeners
-	return routes
+	clusters, listeners, routes := g.OutboundClusters(v), g.OutboundListeners(v), g.OutboundRoutes(v)
+	return &Resources{
+		Clusters: clusters.Clusters, Listeners: listeners.Listeners, Routes: routes.Routes, VirtualHosts: routes.VirtualHosts,
+		Extensions: listeners.Extensions, Failures: slices.Concat(clusters.Failures, listeners.Failures, routes.Failures),
+	}
 }
 
 // OutboundClusters returns the clusters of Outbound.
 func (g *Generator) OutboundClusters(v *proxy.View) *Resources {
-	out := newResources()
 	if v.Proxyless() {
+		out := newResources()
 		g.grpcClusters(v, g.snap.Scope(v).Services, out.Clusters)
 		return out
 	}
-	g.addStandardClusters(v.Type() == proxy.Sidecar, out.Clusters)
+	out := g.sinkOf(v, outboundContext(v), networking.EnvoyFilter_CLUSTER)
+	g.addStandardClusters(v.Type() == proxy.Sidecar, out)
 	if v.Type() != proxy.Sidecar {
-		g.outboundClusters(v, g.gatewayServices(v), out.Clusters)
-		g.addServerNameClusters(v, out.Clusters)
-		return out
+		g.outboundClusters(v, g.gatewayServices(v), out)
+		g.addServerNameClusters(v, out)
+	} else {
+		scope := g.snap.Scope(v)
+		g.outboundClusters(v, scope.Services, out)
+		if scope.OutboundDynamic {
+			g.addDynamicCluster(v, out)
+		}
 	}
-	scope := g.snap.Scope(v)
-	g.outboundClusters(v, scope.Services, out.Clusters)
-	if scope.OutboundDynamic {
-		g.addDynamicCluster(v, out.Clusters)
-	}
-	return out
+	out.addOwn(xds.ClusterType, networking.EnvoyFilter_CLUSTER)
+	return out.Resources
 }
 
-// OutboundListeners returns the listeners of Outbound.
+// OutboundListeners returns the listeners of Outbound, and the extensions.
 func (g *Generator) OutboundListeners(v *proxy.View) *Resources {
-	out := newResources()
-	if v.Type() != proxy.Sidecar {
-		g.addGateway(v, out.Listeners, make(Set))
-		return out
-	}
 	if v.Proxyless() {
+		out := newResources()
 		g.addGRPCOutbound(v, g.snap.Scope(v), out.Listeners, make(Set))
 		return out
 	}
-	g.addOutboundListeners(v, g.snap.Scope(v), out.Listeners)
-	return out
+	out := g.sinkOf(v, outboundContext(v), slices.Concat(envoyfilter.ListenerKinds, []envoyfilter.ApplyTo{networking.EnvoyFilter_EXTENSION_CONFIG})...)
+	if v.Type() == proxy.Sidecar {
+		g.addOutboundListeners(v, g.snap.Scope(v), out)
+	} else {
+		g.addGateway(v, out, unpatched())
+	}
+	out.addOwn(xds.ListenerType, networking.EnvoyFilter_LISTENER)
+	out.addOwn(xds.ExtensionConfigType, networking.EnvoyFilter_EXTENSION_CONFIG)
+	return out.Resources
 }
 
 // OutboundRoutes returns the routes and virtual hosts of Outbound.
 func (g *Generator) OutboundRoutes(v *proxy.View) *Resources {
-	out := newResources()
-	if v.Type() != proxy.Sidecar {
-		g.addGateway(v, make(Set), out.Routes)
-		return out
-	}
 	if v.Proxyless() {
+		out := newResources()
 		g.addGRPCOutbound(v, g.snap.Scope(v), make(Set), out.Routes)
 		return out
 	}
-	g.addOutboundRoutes(v, g.snap.Scope(v), out)
-	return out
+	out := g.sinkOf(v, outboundContext(v), envoyfilter.RouteKinds...)
+	if v.Type() == proxy.Sidecar {
+		g.addOutboundRoutes(v, g.snap.Scope(v), out)
+	} else {
+		g.addGateway(v, unpatched(), out)
+	}
+	return out.Resources
 }
 
 // Inbound returns what a sidecar needs for connections to its workload; nothing of a gateway.
 func (g *Generator) Inbound(v *proxy.View) *Resources {
-	out := newResources()
 	switch {
 	case v.Proxyless():
+		out := newResources()
 		g.addGRPCInbound(v, out.Listeners)
-	case v.Type() == proxy.Sidecar:
-		g.addInbound(v, g.snap.Scope(v), out.Clusters, out.Listeners)
+		return out
+	case v.Type() != proxy.Sidecar:
+		return newResources()
 	}
-	return out
+	kinds := slices.Concat([]envoyfilter.ApplyTo{networking.EnvoyFilter_CLUSTER}, envoyfilter.ListenerKinds, envoyfilter.RouteKinds)
+	out := g.sinkOf(v, networking.EnvoyFilter_SIDECAR_INBOUND, kinds...)
+	g.addInbound(v, g.snap.Scope(v), out, out)
+	out.addOwn(xds.ClusterType, networking.EnvoyFilter_CLUSTER)
+	out.addOwn(xds.ListenerType, networking.EnvoyFilter_LISTENER)
+	return out.Resources
 }
 
 // Snapshot returns the snapshot of the generator.

@@ -28,7 +28,7 @@ func (g *Generator) serverNameServices(v *proxy.View) (out []*service.Service) {
 
 // addServerNameClusters adds the clusters of a gateway that forwards connections by their SNI: of all
 // services, whatever the hosts of its server are, as with istiod.
-func (g *Generator) addServerNameClusters(v *proxy.View, out Set) {
+func (g *Generator) addServerNameClusters(v *proxy.View, out *sink) {
 	if !g.hasAutoPassthrough(v) {
 		return
 	}

@@ -36,6 +36,8 @@ const (
 	readNode      = 'N'
 	readProxyless = 'p'
 	readView      = 'W'
+	readVersion   = 'V'
+	readMetadata  = 'M'
 )
 
 // View is a proxy as generation sees it. It records each property that is read, because proxies
@@ -174,6 +176,24 @@ func (v *View) Proxyless() bool {
 func (v *View) NodeName() string {
 	v.note(property{what: readNode}, func(p *Proxy) string { return p.NodeName })
 	return v.proxy.NodeName
+}
+
+// Version returns the version of Istio's proxy; "" for none.
+func (v *View) Version() string {
+	v.note(property{what: readVersion}, func(p *Proxy) string { return p.Version })
+	return v.proxy.Version
+}
+
+// Metadata returns a text in the metadata of the proxy's Node; ok is false for none.
+func (v *View) Metadata(key string) (text string, ok bool) {
+	v.note(property{readMetadata, key}, func(p *Proxy) string {
+		if text, ok := p.Metadata[key]; ok {
+			return "=" + text
+		}
+		return ""
+	})
+	text, ok = v.proxy.Metadata[key]
+	return text, ok
 }
 
 // MeshTLS reports whether the proxy has a certificate of the mesh: it carries the label that Istio

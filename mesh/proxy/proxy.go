@@ -108,6 +108,10 @@ type Proxy struct {
 	NodeName string
 	// Proxyless says that it is a program with gRPC, which does itself what a sidecar would.
 	Proxyless bool
+	// Version is the version of Istio's proxy; "" for none.
+	Version string
+	// Metadata are the texts in the metadata of its Node, at most maxText bytes long.
+	Metadata map[string]string
 }
 
 // FromNode reads a Node: one of Istio, whose id is TYPE~IP~NAME.NAMESPACE~DNSDOMAIN, or a plain one,
@@ -133,6 +137,8 @@ func FromNode(node *corev3.Node) (*Proxy, error) {
 		DNSCapture:     truth(meta, metaDNSCapture),
 		NodeName:       text(meta, metaNodeName),
 		Proxyless:      text(meta, metaGenerator) == "grpc",
+		Version:        text(meta, metaIstioVersion),
+		Metadata:       texts(meta),
 	}
 	p.locate(node.GetLocality())
 	addresses := text(meta, metaIPs)
@@ -248,6 +254,17 @@ func text(meta *structpb.Struct, key string) string {
 		return strconv.FormatFloat(v.NumberValue, 'f', -1, 64)
 	}
 	return ""
+}
+
+// texts returns the metadata values that are strings and not too long.
+func texts(meta *structpb.Struct) map[string]string {
+	out := make(map[string]string)
+	for key, value := range meta.GetFields() {
+		if s, ok := value.GetKind().(*structpb.Value_StringValue); ok && len(key) <= maxText && len(s.StringValue) <= maxText {
+			out[key] = s.StringValue
+		}
+	}
+	return out
 }
 
 // maxText is the length of the longest id and value of metadata that is accepted, in bytes.

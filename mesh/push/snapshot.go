@@ -44,6 +44,7 @@ type Snapshot struct {
 	tokens        *policyIndex[[]TokenRule]
 	networks      *networkIndex
 	ingress       *ingress
+	filters       *filterIndex
 	// credentials are those of the Secrets.
 	credentials map[config.Key]*config.Credential
 
@@ -126,6 +127,10 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	if is(config.Ingress) || servicesChanged || mesh {
 		s.ingress = s.newIngress(src.List(config.Ingress, ""))
 	}
+	s.filters = before.filters
+	if is(config.EnvoyFilter) || mesh {
+		s.filters = indexFilters(src.List(config.EnvoyFilter, ""), s.Mesh.GetRootNamespace(), before.filters)
+	}
 	s.credentials = before.credentials
 	if is(config.Secret) {
 		s.credentials = make(map[config.Key]*config.Credential)
@@ -157,7 +162,7 @@ const (
 // what is shared, so that a difference is also the answer for what was computed anew with the same result.
 func (s *Snapshot) Since(before *Snapshot) (d Difference) {
 	if s.Mesh != before.Mesh || s.Domain != before.Domain || s.namespaces != before.namespaces || s.services != before.services ||
-		s.rules != before.rules || s.sidecars != before.sidecars || s.auth != before.auth || s.networks != before.networks || s.ingress != before.ingress || !slices.Equal(s.gateways, before.gateways) {
+		s.rules != before.rules || s.sidecars != before.sidecars || s.auth != before.auth || s.networks != before.networks || s.ingress != before.ingress || s.filters != before.filters || !slices.Equal(s.gateways, before.gateways) {
 		return Anything
 	}
 	if !s.samePolicies(before) {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 // table has the resources of one type that a class of proxies gets. It does not change.
 type table struct {
 	generate.Set
+	// failures says which patches of EnvoyFilters are left out of the resources, in order.
+	failures []string
 
 	indexed sync.Once
 	byHost  map[service.Hostname][]string
@@ -62,6 +65,7 @@ type part struct {
 	classes  proxy.Classes[resources]
 	generate func(*proxy.View) *generate.Resources
 	looked   func(generated time.Duration)
+	failed   func([]generate.Failure)
 	// keeps reports that the resources of a proxy are those of the generation before; nil for never.
 	keeps  func(*proxy.Proxy) bool
 	before *part // of the generation before; nil for none
@@ -70,8 +74,9 @@ type part struct {
 }
 
 // newGeneration returns the generation that follows before, which may be nil. Endpoints of which
-// nothing that they depend on has changed are taken over.
-func newGeneration(snap *push.Snapshot, endpoints generate.Endpoints, before *generation, r *push.Request, m *Metrics) *generation {
+// nothing that they depend on has changed are taken over. failed is told of the patches of EnvoyFilters that
+// are left out of what is generated.
+func newGeneration(snap *push.Snapshot, endpoints generate.Endpoints, before *generation, r *push.Request, m *Metrics, failed func([]generate.Failure)) *generation {
 	gen := &generation{
 		number: 1, Generator: generate.New(snap, endpoints), mu: &sync.Mutex{},
 		assignments: make(map[service.Hostname]map[string]*assignmentClasses),
@@ -79,6 +84,7 @@ func newGeneration(snap *push.Snapshot, endpoints generate.Endpoints, before *ge
 	gen.clusters.generate, gen.listeners.generate, gen.routes.generate, gen.inbound.generate = gen.OutboundClusters, gen.OutboundListeners, gen.OutboundRoutes, gen.Inbound
 	for i, p := range gen.parts() {
 		p.types, p.looked = parts[i].types, func(d time.Duration) { m.looked(parts[i].name, d) }
+		p.failed = failed
 	}
 	if before == nil {
 		return gen
@@ -110,7 +116,7 @@ var parts = [...]struct {
 	name  string
 	types []string
 }{
-	{"clusters", []string{xds.ClusterType}}, {"listeners", []string{xds.ListenerType}},
+	{"clusters", []string{xds.ClusterType}}, {"listeners", []string{xds.ListenerType, xds.ExtensionConfigType}},
 	{"routes", []string{xds.RouteType, xds.VirtualHostType}}, {"inbound", []string{xds.ClusterType, xds.ListenerType}},
 }
 
@@ -182,6 +188,9 @@ func (p *part) of(who *proxy.Proxy) resources {
 		began := time.Now()
 		made := p.generate(v)
 		generated = time.Since(began)
+		if len(made.Failures) > 0 {
+			p.failed(made.Failures)
+		}
 		latest := p.latest
 		var before resources
 		if p.before != nil {
@@ -191,7 +200,7 @@ func (p *part) of(who *proxy.Proxy) resources {
 		}
 		p.latest = resources{}
 		for _, typeURL := range p.types {
-			p.latest[typeURL] = share(setOf(made, typeURL), before[typeURL], latest[typeURL])
+			p.latest[typeURL] = share(&table{Set: setOf(made, typeURL), failures: failuresOf(made.Failures, typeURL)}, before[typeURL], latest[typeURL])
 		}
 		return p.latest
 	})
@@ -216,20 +225,23 @@ func setOf(made *generate.Resources, typeURL string) generate.Set {
 		return made.Listeners
 	case xds.RouteType:
 		return made.Routes
+	case xds.ExtensionConfigType:
+		return made.Extensions
 	default:
 		return made.VirtualHosts
 	}
 }
 
-// share returns the table of a set, or one of the others if it is equal. A resource that is equal to
-// one of the others is replaced by the first such. The others may be nil.
-func share(set generate.Set, others ...*table) *table {
+// share returns a table, or one of the others if it is equal. A resource that is equal to one of the
+// others is replaced by the first such. The others may be nil.
+func share(made *table, others ...*table) *table {
+	set := made.Set
 	shared := make(map[string]bool, len(set))
 	for _, other := range others {
 		if other == nil {
 			continue
 		}
-		equal := len(set) == len(other.Set)
+		equal := len(set) == len(other.Set) && slices.Equal(made.failures, other.failures)
 		for name, r := range set {
 			if same := other.Set[name]; same != nil && same.Version == r.Version && !shared[name] {
 				set[name], shared[name] = same, true
@@ -240,7 +252,7 @@ func share(set generate.Set, others ...*table) *table {
 			return other
 		}
 	}
-	return &table{Set: set}
+	return made
 }
 
 // assignment returns the endpoints of a cluster as a proxy gets them; nil if it has no such cluster.

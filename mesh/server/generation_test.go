@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/generate"
 	"github.com/holdfast-xds/holdfast/mesh/push"
 )
 
@@ -34,7 +35,7 @@ spec: {selector: {app: edge}, servers: [{port: {number: 80, name: http, protocol
 func randomChange(random *rand.Rand) string {
 	pick := func(of ...string) string { return of[random.IntN(len(of))] }
 	name := pick("a", "x", "z")
-	switch random.IntN(10) {
+	switch random.IntN(11) {
 	case 0, 1, 2:
 		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: %s}\nspec: {hosts: [%s], gateways: [mesh, edge], http: [{timeout: %ds, route: [{destination: {host: %s}}]}]}",
 			name, pick("a.internal", "b.internal", "nobody.internal"), 1+random.IntN(3), pick("a.internal", "b.internal"))
@@ -49,6 +50,10 @@ func randomChange(random *rand.Rand) string {
 			name, pick("default", "other", "istio-system"), pick("x", "edge"), pick("ALLOW", "DENY"), 1+random.IntN(3))
 	case 9:
 		return fmt.Sprintf("apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: %s}\nspec: {jwtRules: [{issuer: i%d}]}", name, random.IntN(3))
+	case 10:
+		return fmt.Sprintf("apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: %s, namespace: %s}\nspec: {configPatches: [{applyTo: CLUSTER, match: {cluster: {service: %s}}, patch: {operation: MERGE, value: {alt_stat_name: x%d}}}, "+
+			"{applyTo: %s, patch: {operation: REMOVE}}, {applyTo: EXTENSION_CONFIG, patch: {operation: ADD, value: {name: e, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer, max_request_bytes: 1}}}}]}",
+			name, pick("default", "istio-system"), pick("a.internal", "t.internal"), random.IntN(3), pick("HTTP_ROUTE", "VIRTUAL_HOST", "FILTER_CHAIN", "LISTENER"))
 	case 6:
 		return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s}\nstringData: {a: b%d}", name, random.IntN(3))
 	default:
@@ -84,7 +89,7 @@ func TestWhatIsKeptIsAsIfGeneratedAnew(t *testing.T) {
 				r.put(randomChange(random))
 			}
 			r.settle()
-			anew := newGeneration(push.New(r.server.source, config.DefaultDomain, nil, nil, true), r.server.cfg.Shards, nil, nil, NewMetrics(nil))
+			anew := newGeneration(push.New(r.server.source, config.DefaultDomain, nil, nil, true), r.server.cfg.Shards, nil, nil, NewMetrics(nil), func([]generate.Failure) {})
 			for _, c := range clients {
 				for half, want := range [2]resources{anew.outboundOf(c.proxy), anew.inbound.of(c.proxy)} {
 					for url := range maps.Keys(want) {

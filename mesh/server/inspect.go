@@ -47,7 +47,7 @@ func (s *Server) Served(node string) (out []*Served) {
 // WouldServe returns what a proxy would be served from other documents and services.
 func WouldServe(snap *push.Snapshot, endpoints generate.Endpoints, discovery *service.Discovery, who *proxy.Proxy) *Served {
 	who = who.WithTargets(instancesOf(discovery, who))
-	gen := newGeneration(snap, endpoints, nil, nil, NewMetrics(nil))
+	gen := newGeneration(snap, endpoints, nil, nil, NewMetrics(nil), func([]generate.Failure) {})
 	return &Served{who, gen, [2]resources{gen.outboundOf(who), gen.inbound.of(who)}}
 }
 

@@ -14,11 +14,11 @@ import (
 // Metrics are the metrics of the pushes. Their names are Istio's, so that its dashboards work.
 type Metrics struct {
 	downstream.NoObserver
-	convergence, queueTime, debounceTime, pushTime prometheus.Histogram
-	xdsPushTime, generation                        *prometheus.HistogramVec
-	triggers, rejects, pushes, classes, refused    *prometheus.CounterVec
-	proxies, services                              prometheus.Gauge
-	behind                                         func() float64 // set by New
+	convergence, queueTime, debounceTime, pushTime       prometheus.Histogram
+	xdsPushTime, generation                              *prometheus.HistogramVec
+	triggers, rejects, pushes, classes, refused, patches *prometheus.CounterVec
+	proxies, services                                    prometheus.Gauge
+	behind                                               func() float64 // set by New
 }
 
 // NewMetrics registers the metrics; with nil they are counted and nobody sees them.
@@ -54,8 +54,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "holdfast_mesh_clients_refused_total", Help: "Clients that were not served, by gRPC code: they do not prove who they are, or are somebody else.",
 	}, []string{"code"})
+	m.patches = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "holdfast_mesh_envoyfilter_failures_total", Help: "Patches of EnvoyFilters that were left out of a resource that was generated, by type: they could not be applied, or broke a rule of Envoy.",
+	}, []string{"type"})
 	if registry != nil {
-		registry.MustRegister(m.refused, m.convergence, m.queueTime, m.debounceTime, m.pushTime, m.triggers, m.rejects, m.proxies, m.services,
+		registry.MustRegister(m.patches, m.refused, m.convergence, m.queueTime, m.debounceTime, m.pushTime, m.triggers, m.rejects, m.proxies, m.services,
 			m.pushes, m.xdsPushTime, m.generation, m.classes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "holdfast_mesh_proxies_behind", Help: "Connected proxies that have not answered a change yet.",
 			}, func() float64 { return m.behind() }))
@@ -85,6 +88,8 @@ func (m *Metrics) queued(d time.Duration)    { m.queueTime.Observe(d.Seconds()) 
 func (m *Metrics) debounced(d time.Duration) { m.debounceTime.Observe(d.Seconds()) }
 func (m *Metrics) connected(n int)           { m.proxies.Set(float64(n)) }
 func (m *Metrics) rejected(typeURL string)   { m.rejects.WithLabelValues(xds.Short(typeURL)).Inc() }
+
+func (m *Metrics) patchFailed(t string) { m.patches.WithLabelValues(xds.Short(t)).Inc() }
 
 func (m *Metrics) snapshot(d time.Duration, services int) {
 	m.pushTime.Observe(d.Seconds())

@@ -60,6 +60,7 @@ type Server struct {
 
 	admission admission
 	refusals  rate.Sometimes
+	failures  rate.Sometimes
 	stopped   chan struct{} // closed when Run has ended
 
 	mu    sync.Mutex
@@ -109,7 +110,8 @@ func New(cfg Config) *Server {
 	cfg.Authn = cmp.Or(cfg.Authn, &authn.Authenticator{})
 	s := &Server{
 		cfg: cfg, started: time.Now(), source: source{cfg.Reader, cfg.Discovery, cfg.Keys},
-		admission: newAdmission(), refusals: rate.Sometimes{First: 10, Interval: time.Second}, stopped: make(chan struct{}),
+		admission: newAdmission(), refusals: rate.Sometimes{First: 10, Interval: time.Second},
+		failures: rate.Sometimes{First: 10, Interval: time.Second}, stopped: make(chan struct{}),
 		views: make(map[*view]struct{}), requested: make(chan struct{}, 1), queued: make(chan struct{}, 1),
 		unsettled: make(chan struct{}, 1), joins: newJoins(),
 	}
@@ -127,7 +129,7 @@ func (s *Server) Start() {
 	s.joins.take(s.cfg.Shards)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.gen = newGeneration(push.New(s.source, s.cfg.Domain, nil, nil, true), s.cfg.Shards, nil, nil, s.cfg.Metrics)
+	s.gen = newGeneration(push.New(s.source, s.cfg.Domain, nil, nil, true), s.cfg.Shards, nil, nil, s.cfg.Metrics, s.patchesFailed)
 }
 
 // Request requests a push. It does not block.
@@ -200,7 +202,7 @@ func (s *Server) push(r *push.Request) {
 			kinds = push.Kinds(r.Configs)
 		}
 		snap := push.New(s.source, s.cfg.Domain, before.Snapshot(), kinds, r.Everything() || len(r.Services) > 0)
-		next := newGeneration(snap, s.joins.held(s.cfg.Shards), before, r, s.cfg.Metrics)
+		next := newGeneration(snap, s.joins.held(s.cfg.Shards), before, r, s.cfg.Metrics, s.patchesFailed)
 		s.mu.Lock()
 		s.gen = next
 		s.mu.Unlock()

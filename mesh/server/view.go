@@ -452,6 +452,8 @@ type TypeStatus struct {
 	Type   string `json:"type"`
 	State  string `json:"state"`
 	Reason string `json:"reason,omitempty"`
+	// Patches are the patches of EnvoyFilters that are left out of resources, with the reasons.
+	Patches []string `json:"patches,omitempty"`
 }
 
 func (v *view) status() ProxyStatus {
@@ -472,6 +474,11 @@ func (v *view) status() ProxyStatus {
 			one.State, one.Reason = "NACKED", reasons
 		case t.answered < t.changedAt:
 			one.State = "STALE"
+		}
+		for _, half := range v.tables {
+			if t := half[typeURL]; t != nil {
+				one.Patches = append(one.Patches, t.failures...)
+			}
 		}
 		s.Types = append(s.Types, one)
 	}

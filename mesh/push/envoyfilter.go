@@ -1,0 +1,110 @@
+package push
+
+import (
+	"cmp"
+	"slices"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/envoyfilter"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+)
+
+// filterIndex has the EnvoyFilters by namespace, in the order in which they are applied.
+type filterIndex struct {
+	root       string
+	namespaces map[string][]*envoyFilter
+}
+
+// envoyFilter is an EnvoyFilter, whose patches were read once.
+type envoyFilter struct {
+	*config.Config
+	spec    *networking.EnvoyFilter
+	patches []*envoyfilter.Patch
+}
+
+// indexFilters indexes the EnvoyFilters of the mesh. Those that are the same documents as in an earlier
+// index, which may be nil, are taken over.
+func indexFilters(list []*config.Config, root string, before *filterIndex) *filterIndex {
+	read := make(map[*config.Config]*envoyFilter)
+	if before != nil {
+		for _, filters := range before.namespaces {
+			for _, f := range filters {
+				read[f.Config] = f
+			}
+		}
+	}
+	idx := &filterIndex{root: root, namespaces: make(map[string][]*envoyFilter)}
+	for _, c := range list {
+		f := read[c]
+		if spec, ok := c.Spec.(*networking.EnvoyFilter); ok && f == nil {
+			f = &envoyFilter{c, spec, envoyfilter.Compile(c.Meta.Key.String(), spec)}
+		}
+		if f != nil {
+			idx.namespaces[c.Namespace] = append(idx.namespaces[c.Namespace], f)
+		}
+	}
+	for _, filters := range idx.namespaces {
+		slices.SortFunc(filters, idx.compare)
+	}
+	return idx
+}
+
+// compare orders EnvoyFilters: by priority, with equal ones of the root namespace first, then by age.
+func (idx *filterIndex) compare(a, b *envoyFilter) int {
+	own := func(f *envoyFilter) int {
+		if f.Namespace == idx.root {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(a.spec.GetPriority(), b.spec.GetPriority()), cmp.Compare(own(a), own(b)), config.Older(a.Config, b.Config))
+}
+
+// gatewayName is the label that a proxy of a Gateway of the Gateway API has, with the Gateway's name.
+const gatewayName = "gateway.networking.k8s.io/gateway-name"
+
+// EnvoyFilters returns the patches of some kinds that are for a proxy, in their order: those of the root
+// namespace and of its own; nil for none. It reads of the proxy only what an EnvoyFilter with such patches
+// asks for.
+func (s *Snapshot) EnvoyFilters(v *proxy.View, kinds ...envoyfilter.ApplyTo) *envoyfilter.Set {
+	if len(s.filters.namespaces) == 0 {
+		return nil
+	}
+	filters := s.filters.namespaces[s.filters.root]
+	if own := v.Namespace(); own != s.filters.root && len(s.filters.namespaces[own]) > 0 {
+		filters = append(slices.Clone(filters), s.filters.namespaces[own]...)
+		slices.SortFunc(filters, s.filters.compare)
+	}
+	var patches []*envoyfilter.Patch
+	for _, f := range filters {
+		of := slices.DeleteFunc(slices.Clone(f.patches), func(p *envoyfilter.Patch) bool { return !slices.Contains(kinds, p.ApplyTo) })
+		if len(of) == 0 || !f.selects(v) {
+			continue
+		}
+		for _, p := range of {
+			if p.Matches(v) {
+				patches = append(patches, p)
+			}
+		}
+	}
+	return envoyfilter.NewSet(patches)
+}
+
+// selects reports whether an EnvoyFilter is for a proxy: by its labels, or by the Gateway of the Gateway
+// API that it names.
+func (f *envoyFilter) selects(v *proxy.View) bool {
+	refs := f.spec.GetTargetRefs()
+	if len(refs) == 0 {
+		return v.SelectedBy(f.spec.GetWorkloadSelector().GetLabels())
+	}
+	of := v.Label(gatewayName)
+	for _, ref := range refs {
+		if of != "" && ref.GetGroup() == "gateway.networking.k8s.io" && ref.GetKind() == "Gateway" && ref.GetName() == of &&
+			(ref.GetNamespace() == "" || ref.GetNamespace() == f.Namespace) && f.Namespace == v.Namespace() {
+			return true
+		}
+	}
+	return false
+}

@@ -74,3 +74,44 @@ func TestAPatchThatCannotBeAppliedIsLeftOut(t *testing.T) {
 		w.synced()
 	})
 }
+
+// The configuration that a filter gets apart (ECDS) comes, changes without its listener, and is removed.
+func TestTheConfigurationOfAFilterComesApart(t *testing.T) {
+	const discovered = `apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: discovered, namespace: shop}
+spec:
+  configPatches:
+  - applyTo: HTTP_FILTER
+    match: {context: SIDECAR_OUTBOUND}
+    patch:
+      operation: INSERT_FIRST
+      value:
+        name: script
+        config_discovery:
+          config_source: {ads: {}, initial_fetch_timeout: 0s, resource_api_version: V3}
+          type_urls: [type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua]
+  - applyTo: EXTENSION_CONFIG
+    patch:
+      operation: ADD
+      value:
+        name: script
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua
+          default_source_code: {inline_string: %q}
+`
+	inAllForms(t, func(w *world) {
+		w.start()
+		w.write("discovered", fmt.Sprintf(discovered, answering))
+		w.answers(w.request(), "200 patched")
+		before := w.value("listener_manager.listener_modified")
+		w.write("discovered", fmt.Sprintf(discovered, strings.Replace(answering, "patched", "changed", 1)))
+		w.answers(w.request(), "200 changed")
+		if after := w.value("listener_manager.listener_modified"); after != before {
+			w.Errorf("%d listeners were replaced", after-before)
+		}
+		w.remove("discovered")
+		w.answers(w.request(), "200 v1")
+		w.synced()
+	})
+}

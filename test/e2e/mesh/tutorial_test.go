@@ -264,7 +264,7 @@ func TestThePageHasTheFlagsMetricsAndKindsOfTheProgram(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+) `).FindAllStringSubmatch(body, -1) {
 		metrics = append(metrics, m[1])
 	}
-	metrics = append(metrics, "pilot_total_xds_rejects", "holdfast_mesh_clients_refused_total") // nothing was NACKed, nobody refused
+	metrics = append(metrics, "pilot_total_xds_rejects", "holdfast_mesh_clients_refused_total", "holdfast_mesh_envoyfilter_failures_total") // nothing was NACKed, nobody refused, no patch left out
 	differ(t, "metrics", rows(t, text, "## Metrics"), metrics)
 
 	var kinds []string

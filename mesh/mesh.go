@@ -192,7 +192,7 @@ func (e *Environment) assemble() {
 	})
 	for _, kind := range []config.Kind{
 		config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication,
-		config.AuthorizationPolicy, config.Ingress, config.Secret, config.MeshConfig,
+		config.AuthorizationPolicy, config.Telemetry, config.Ingress, config.Secret, config.MeshConfig,
 	} {
 		e.config.RegisterHandler(kind, e.server.ConfigChanged)
 	}

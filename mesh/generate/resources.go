@@ -23,6 +23,7 @@ func (g *Generator) Outbound(v *proxy.View) *Resources {
 
 // OutboundClusters returns the clusters of Outbound.
 func (g *Generator) OutboundClusters(v *proxy.View) *Resources {
+	g = g.of(v, client)
 	out := newResources()
 	g.addStandardClusters(v.Type() == proxy.Sidecar, out.Clusters)
 	if v.Type() != proxy.Sidecar {
@@ -39,6 +40,7 @@ func (g *Generator) OutboundClusters(v *proxy.View) *Resources {
 
 // OutboundListeners returns the listeners of Outbound.
 func (g *Generator) OutboundListeners(v *proxy.View) *Resources {
+	g = g.of(v, client)
 	out := newResources()
 	if v.Type() != proxy.Sidecar {
 		g.addGateway(v, out.Listeners, make(Set))
@@ -50,6 +52,7 @@ func (g *Generator) OutboundListeners(v *proxy.View) *Resources {
 
 // OutboundRoutes returns the routes and virtual hosts of Outbound.
 func (g *Generator) OutboundRoutes(v *proxy.View) *Resources {
+	g = g.of(v, client)
 	out := newResources()
 	if v.Type() != proxy.Sidecar {
 		g.addGateway(v, make(Set), out.Routes)
@@ -61,6 +64,7 @@ func (g *Generator) OutboundRoutes(v *proxy.View) *Resources {
 
 // Inbound returns what a sidecar needs for connections to its workload; nothing of a gateway.
 func (g *Generator) Inbound(v *proxy.View) *Resources {
+	g = g.of(v, server)
 	out := newResources()
 	if v.Type() == proxy.Sidecar {
 		g.addInbound(v, g.snap.Scope(v), out.Clusters, out.Listeners)

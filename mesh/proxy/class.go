@@ -34,6 +34,10 @@ const (
 	readHosts     = 'v'
 	readDNS       = 'D'
 	readNode      = 'N'
+	readOwnConfig = 'p'
+	readService   = 'S'
+	readOTel      = 'o'
+	readMeshID    = 'M'
 )
 
 // View is a proxy as generation sees it. It records each property that is read, because proxies

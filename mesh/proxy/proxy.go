@@ -64,6 +64,10 @@ const (
 	metaVirtualHosts   = "VHDS"
 	metaDNSCapture     = "DNS_CAPTURE"
 	metaNodeName       = "NODE_NAME"
+	metaMeshID         = "MESH_ID"
+	metaProxyConfig    = "PROXY_CONFIG"
+	metaWorkloadName   = "WORKLOAD_NAME"
+	metaAutoRegister   = "AUTO_REGISTER_GROUP"
 )
 
 // DefaultNamespace is the namespace of a node that names none.
@@ -101,6 +105,12 @@ type Proxy struct {
 	DNSCapture bool
 	// NodeName is the Kubernetes node on which it runs; "" for none.
 	NodeName string
+	// AutoRegisterGroup is the WorkloadGroup of which the workload is a member while the proxy is connected; "" for none.
+	AutoRegisterGroup string
+	// Observed is what access logs and traces say of the proxy.
+	Observed
+	// Own is the part of its ProxyConfig that generation reads, which takes the place of the mesh's; nil for none.
+	Own *OwnConfig
 }
 
 // FromNode reads a Node: one of Istio, whose id is TYPE~IP~NAME.NAMESPACE~DNSDOMAIN, or a plain one,
@@ -124,6 +134,12 @@ func FromNode(node *corev3.Node) (*Proxy, error) {
 		VirtualHosts:   truth(meta, metaVirtualHosts) && hasVirtualHosts(node),
 		DNSCapture:     truth(meta, metaDNSCapture),
 		NodeName:       text(meta, metaNodeName),
+
+		AutoRegisterGroup: text(meta, metaAutoRegister),
+	}
+	var err error
+	if p.Own, err = ownConfig(meta.GetFields()[metaProxyConfig]); err != nil {
+		return nil, fmt.Errorf("node %q: %s: %w", p.Node, metaProxyConfig, err)
 	}
 	p.locate(node.GetLocality())
 	addresses := text(meta, metaIPs)
@@ -155,6 +171,7 @@ func FromNode(node *corev3.Node) (*Proxy, error) {
 	if p.DNSDomain == "" {
 		p.DNSDomain = p.Namespace + ".svc.cluster.local"
 	}
+	p.Observed = observed(node, p)
 	return p, nil
 }
 
@@ -255,7 +272,10 @@ func checkTexts(node *corev3.Node) error {
 	if err := check("the id of the node", node.GetId()); err != nil {
 		return err
 	}
-	for _, key := range []string{metaType, metaNamespace, metaIPs, metaCapture, metaServiceAccount, metaCluster, metaNetwork, metaDNSDomain, metaNodeName} {
+	if err := check(fmt.Sprintf("node %q: its cluster", node.GetId()), node.GetCluster()); err != nil {
+		return err
+	}
+	for _, key := range []string{metaType, metaNamespace, metaIPs, metaCapture, metaServiceAccount, metaCluster, metaNetwork, metaDNSDomain, metaNodeName, metaMeshID, metaWorkloadName, metaAutoRegister} {
 		if err := check(fmt.Sprintf("node %q: %s", node.GetId(), key), text(node.GetMetadata(), key)); err != nil {
 			return err
 		}

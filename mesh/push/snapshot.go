@@ -42,6 +42,7 @@ type Snapshot struct {
 	// authorization has the AuthorizationPolicies, tokens the RequestAuthentications.
 	authorization *policyIndex[*AuthorizationPolicy]
 	tokens        *policyIndex[[]TokenRule]
+	telemetry     *telemetryIndex
 	ingress       *ingress
 	// credentials are those of the Secrets.
 	credentials map[config.Key]*config.Credential
@@ -114,6 +115,10 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	if is(config.RequestAuthentication) || mesh {
 		s.tokens = indexTokens(src.List(config.RequestAuthentication, ""), s.Mesh.GetRootNamespace(), keys)
 	}
+	s.telemetry = before.telemetry
+	if is(config.Telemetry) || mesh {
+		s.telemetry = indexTelemetry(src.List(config.Telemetry, ""), s.Mesh.GetRootNamespace())
+	}
 	s.ingress = before.ingress
 	if is(config.Ingress) || servicesChanged || mesh {
 		s.ingress = s.newIngress(src.List(config.Ingress, ""))
@@ -141,6 +146,8 @@ const (
 	Routes
 	// Policies of who may do what differ: AuthorizationPolicies and RequestAuthentications.
 	Policies
+	// Telemetries differ: what is logged and traced.
+	Telemetries
 	// Anything may differ.
 	Anything
 )
@@ -154,6 +161,9 @@ func (s *Snapshot) Since(before *Snapshot) (d Difference) {
 	}
 	if !s.samePolicies(before) {
 		d |= Policies
+	}
+	if s.telemetry != before.telemetry {
+		d |= Telemetries
 	}
 	switch {
 	case s.virtual == before.virtual:

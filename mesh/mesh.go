@@ -33,6 +33,7 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/config/dir"
 	"github.com/holdfast-xds/holdfast/mesh/jwks"
 	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
+	"github.com/holdfast-xds/holdfast/mesh/register"
 	"github.com/holdfast-xds/holdfast/mesh/server"
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
@@ -184,11 +185,12 @@ func (e *Environment) assemble() {
 			e.cfg.Log.Warn("part of a document is not used", "name", c.Key.String(), "err", err)
 		},
 	}
-	e.discovery = e.registries(e.config, options)
+	registrar := register.New(e.config, e.cfg.Log)
+	e.discovery = e.registries(registrar, options)
 	metrics := server.NewMetrics(e.metrics)
 	e.server = server.New(server.Config{
 		Reader: e.config, Discovery: e.discovery, Shards: shards, Domain: e.cfg.Domain,
-		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, Metrics: metrics, Keys: keyReader{e.keys, e.cfg.JWKSFetch == Proxy}, Authn: e.authn, Log: e.cfg.Log,
+		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, Metrics: metrics, Keys: keyReader{e.keys, e.cfg.JWKSFetch == Proxy}, Registrar: registrar, Authn: e.authn, Log: e.cfg.Log,
 	})
 	for _, kind := range []config.Kind{
 		config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication,

@@ -107,6 +107,8 @@ type Proxy struct {
 	NodeName string
 	// AutoRegisterGroup is the WorkloadGroup of which the workload is a member while the proxy is connected; "" for none.
 	AutoRegisterGroup string
+	// GivenLabels are the labels that the Node has, without those that say where it is.
+	GivenLabels map[string]string
 	// Observed is what access logs and traces say of the proxy.
 	Observed
 	// Own is the part of its ProxyConfig that generation reads, which takes the place of the mesh's; nil for none.
@@ -136,6 +138,7 @@ func FromNode(node *corev3.Node) (*Proxy, error) {
 		NodeName:       text(meta, metaNodeName),
 
 		AutoRegisterGroup: text(meta, metaAutoRegister),
+		GivenLabels:       labels(meta.GetFields()[metaLabels].GetStructValue()),
 	}
 	var err error
 	if p.Own, err = ownConfig(meta.GetFields()[metaProxyConfig]); err != nil {

@@ -10,8 +10,10 @@
 package register
 
 import (
+	"cmp"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,15 +39,29 @@ type Registrar struct {
 	// events is held while handlers are called.
 	events   sync.Mutex
 	handlers map[config.Kind][]func(config.Event)
-	members  map[config.Key]*member // by the key of the WorkloadEntry
+	members  map[identity]*member
+	// holders has, by the key of a WorkloadEntry, the workload that has registered as it.
+	holders map[config.Key]*member
+}
+
+// identity says who registers as what. Whoever may not register does not disturb a workload that does.
+type identity struct {
+	key           config.Key // of the WorkloadEntry
+	account       string
+	authenticated bool
+}
+
+func identityOf(p *proxy.Proxy) identity {
+	return identity{keyOf(p), p.ServiceAccount, p.Authenticated}
 }
 
 // member is a workload that registers.
 type member struct {
-	key, group config.Key
-	proxy      *proxy.Proxy // that connected last
-	connected  int
-	leaving    *time.Timer // nil while it is connected
+	identity
+	group     config.Key
+	proxy     *proxy.Proxy // that connected last
+	connected int
+	leaving   *time.Timer // nil while it is connected
 	// entry is what the registries have; nil for nothing.
 	entry *config.Config
 	// refused is why the workload is not registered, "" if it is; it is logged once.
@@ -54,7 +70,7 @@ type member struct {
 
 // New returns a Registrar of the documents of a cache.
 func New(cache config.Cache, log *slog.Logger) *Registrar {
-	r := &Registrar{Cache: cache, log: log, handlers: make(map[config.Kind][]func(config.Event)), members: make(map[config.Key]*member)}
+	r := &Registrar{Cache: cache, log: log, handlers: make(map[config.Kind][]func(config.Event)), members: make(map[identity]*member), holders: make(map[config.Key]*member)}
 	cache.RegisterHandler(config.WorkloadGroup, r.onGroup)
 	return r
 }
@@ -73,20 +89,27 @@ func (r *Registrar) RegisterHandler(kind config.Kind, handler func(config.Event)
 func (r *Registrar) forward(e config.Event) {
 	r.events.Lock()
 	defer r.events.Unlock()
-	m := r.members[e.Key()]
-	if m == nil {
-		r.call(e)
-		return
-	}
-	if e.Old == nil {
+	if m := r.holders[e.Key()]; m != nil && e.Old == nil {
 		e.Old, m.entry = m.entry, nil
+		delete(r.holders, e.Key())
 	}
+	r.call(e)
 	if e.New == nil {
-		e.New = r.entryOf(m)
-		m.entry = e.New
+		r.succeed(e.Key())
 	}
-	if e.Old != nil || e.New != nil {
-		r.call(e)
+}
+
+// succeed lets a workload register as a WorkloadEntry that nobody has any more: the one whose account comes first of several.
+func (r *Registrar) succeed(key config.Key) {
+	var waiting []*member
+	for _, m := range r.members {
+		if m.key == key {
+			waiting = append(waiting, m)
+		}
+	}
+	slices.SortFunc(waiting, func(a, b *member) int { return cmp.Compare(a.account, b.account) })
+	for _, m := range waiting {
+		r.update(m)
 	}
 }
 
@@ -116,11 +139,11 @@ func (r *Registrar) Connect(p *proxy.Proxy) {
 	}
 	r.events.Lock()
 	defer r.events.Unlock()
-	key := keyOf(p)
-	m := r.members[key]
+	id := identityOf(p)
+	m := r.members[id]
 	if m == nil {
-		m = &member{key: key, group: config.Key{Kind: config.WorkloadGroup, Namespace: p.Namespace, Name: p.AutoRegisterGroup}}
-		r.members[key] = m
+		m = &member{identity: id, group: config.Key{Kind: config.WorkloadGroup, Namespace: p.Namespace, Name: p.AutoRegisterGroup}}
+		r.members[id] = m
 	}
 	if m.leaving != nil {
 		m.leaving.Stop()
@@ -138,7 +161,7 @@ func (r *Registrar) Disconnect(p *proxy.Proxy) {
 	}
 	r.events.Lock()
 	defer r.events.Unlock()
-	m := r.members[keyOf(p)]
+	m := r.members[identityOf(p)]
 	if m == nil || m.connected == 0 {
 		return
 	}
@@ -152,10 +175,12 @@ func (r *Registrar) Disconnect(p *proxy.Proxy) {
 		if m.leaving != leaving {
 			return // it has connected again
 		}
-		delete(r.members, m.key)
+		delete(r.members, m.identity)
 		if m.entry != nil {
 			r.log.Info("a workload is removed", "name", m.key.String(), "group", m.group.Name)
+			delete(r.holders, m.key)
 			r.call(config.Event{Old: m.entry})
+			r.succeed(m.key)
 		}
 	})
 	m.leaving = leaving
@@ -175,8 +200,10 @@ func (r *Registrar) update(m *member) {
 		m.entry = before
 		return
 	case before == nil:
+		r.holders[m.key] = m
 		r.log.Info("a workload has registered", "name", m.key.String(), "group", m.group.Name, "node", m.proxy.Node)
 	case m.entry == nil:
+		delete(r.holders, m.key)
 		r.log.Info("a workload is removed", "name", m.key.String(), "group", m.group.Name)
 	}
 	r.call(config.Event{Old: before, New: m.entry})
@@ -186,6 +213,9 @@ func (r *Registrar) update(m *member) {
 func (r *Registrar) entryOf(m *member) *config.Config {
 	group := r.Get(m.group)
 	refused := refusal(m.proxy, group)
+	if holder := r.holders[m.key]; refused == "" && holder != nil && holder != m {
+		refused = "the node " + holder.proxy.Node + " of the service account " + holder.account + " has registered with this address"
+	}
 	if refused != "" && refused != m.refused {
 		r.log.Warn("a workload is not registered", "name", m.key.String(), "node", m.proxy.Node, "err", refused)
 	}

@@ -183,6 +183,27 @@ func TestADocumentHasPrecedenceOverARegisteredWorkload(t *testing.T) {
 		r.put(strings.Replace(group, "weight: 7", "weight: 8", 1))
 		r.want()
 		r.delete(config.WorkloadEntry, "web-10.0.0.1")
-		r.want("web-10.0.0.1: 10.0.0.8 > 10.0.0.1")
+		r.want("web-10.0.0.1: 10.0.0.8 > none", "web-10.0.0.1: none > 10.0.0.1")
+	})
+}
+
+func TestNobodyTakesTheAddressOfAWorkloadThatHasRegistered(t *testing.T) {
+	on(t, func(r *rig) {
+		r.put(strings.Replace(group, "serviceAccount: web, ", "", 1))
+		r.Connect(member1())
+		r.want("web-10.0.0.1: none > 10.0.0.1")
+		other, stranger := member1(), member1()
+		other.ServiceAccount, stranger.Authenticated = "other", false
+		for _, p := range []*proxy.Proxy{other, stranger} {
+			r.Connect(p)
+			r.want()
+		}
+		r.Disconnect(stranger)
+		time.Sleep(2 * Grace)
+		r.want()
+		// Once the first one is gone, the other one has the address.
+		r.Disconnect(member1())
+		time.Sleep(2 * Grace)
+		r.want("web-10.0.0.1: 10.0.0.1 > none", "web-10.0.0.1: none > 10.0.0.1")
 	})
 }

@@ -34,7 +34,7 @@ spec: {selector: {app: edge}, servers: [{port: {number: 80, name: http, protocol
 func randomChange(random *rand.Rand) string {
 	pick := func(of ...string) string { return of[random.IntN(len(of))] }
 	name := pick("a", "x", "z")
-	switch random.IntN(10) {
+	switch random.IntN(11) {
 	case 0, 1, 2:
 		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: %s}\nspec: {hosts: [%s], gateways: [mesh, edge], http: [{timeout: %ds, route: [{destination: {host: %s}}]}]}",
 			name, pick("a.internal", "b.internal", "nobody.internal"), 1+random.IntN(3), pick("a.internal", "b.internal"))
@@ -49,6 +49,9 @@ func randomChange(random *rand.Rand) string {
 			name, pick("default", "other", "istio-system"), pick("x", "edge"), pick("ALLOW", "DENY"), 1+random.IntN(3))
 	case 9:
 		return fmt.Sprintf("apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: %s}\nspec: {jwtRules: [{issuer: i%d}]}", name, random.IntN(3))
+	case 10:
+		return fmt.Sprintf("apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: %s, namespace: %s}\nspec: {selector: {matchLabels: {app: %s}}, accessLogging: [{providers: [{name: envoy}], match: {mode: %s}, disabled: %v}]}",
+			name, pick("default", "other"), pick("x", "edge"), pick("CLIENT", "SERVER", "CLIENT_AND_SERVER"), random.IntN(2) == 0)
 	case 6:
 		return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s}\nstringData: {a: b%d}", name, random.IntN(3))
 	default:

@@ -350,7 +350,7 @@ func (b *gatewayBuilder) topology() *meshv1alpha1.Topology {
 func (g *Generator) gatewayServices(v *proxy.View) []*service.Service {
 	seen := make(map[service.Hostname]bool)
 	var out []*service.Service
-	for _, svc := range append(g.guardServices(v), g.snap.Collectors()...) {
+	for _, svc := range append(g.guardServices(v), g.snap.Collectors(v.Namespace())...) {
 		if !seen[svc.Hostname] {
 			seen[svc.Hostname] = true
 			out = append(out, svc)

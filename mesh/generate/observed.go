@@ -1,6 +1,7 @@
 package generate
 
 import (
+	"slices"
 	"sync"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
@@ -66,9 +67,12 @@ func (g *Generator) collectorOf(v *proxy.View, p *push.Provider) (c collector, o
 		return c, false
 	}
 	if v.Type() == proxy.Sidecar {
-		if svc = g.snap.Scope(v).Service(svc.Hostname); svc == nil {
-			return c, false
-		}
+		svc = g.snap.Scope(v).Service(svc.Hostname)
+	} else if !slices.Contains(g.snap.Collectors(v.Namespace()), svc) {
+		svc = nil
+	}
+	if svc == nil {
+		return c, false
 	}
 	if _, has := svc.Port(port); !has {
 		return c, false

@@ -270,11 +270,12 @@ func CollectorOf(p *Provider) (name string, port uint32) {
 	return of.GetService(), of.GetPort()
 }
 
-// Collectors returns the services to which the providers of the mesh configuration send what they collect.
-func (s *Snapshot) Collectors() (out []*service.Service) {
+// Collectors returns the services to which the providers of the mesh configuration send what they collect, as far as
+// proxies of a namespace see them.
+func (s *Snapshot) Collectors(namespace string) (out []*service.Service) {
 	for _, p := range s.Mesh.GetExtensionProviders() {
 		if name, _ := CollectorOf(p); name != "" {
-			if svc := s.Collector(name); svc != nil {
+			if svc := s.Collector(name); svc != nil && s.sees(namespace, svc) {
 				out = append(out, svc)
 			}
 		}

@@ -144,8 +144,9 @@ func (c collector) otelLog(p *meshv1alpha1.MeshConfig_ExtensionProvider_EnvoyOpe
 	}
 	labels := p.GetLogFormat().GetLabels()
 	out := &otellogv3.OpenTelemetryAccessLogConfig{
-		CommonConfig: c.logService(p.GetLogName(), otelLogName, nil), DisableBuiltinLabels: true,
-		Body: otlpText(text), Formatters: formatters(text, labels),
+		//lint:ignore SA1019 Envoy 1.36 has nothing else
+		CommonConfig:         c.logService(p.GetLogName(), otelLogName, nil),
+		DisableBuiltinLabels: true, Body: otlpText(text), Formatters: formatters(text, labels),
 	}
 	for _, name := range sortedKeys(labels.GetFields()) {
 		if out.Attributes == nil {

@@ -51,7 +51,7 @@ func (g *Generator) tracingOf(v *proxy.View, mode telemetry.WorkloadMode) (*mana
 	}
 	custom := configuredTags(own)
 	if len(spec.Tags) > 0 {
-		custom = telemetryTags(spec.Tags)
+		custom = telemetryTags(v, spec.Tags)
 	}
 	out.CustomTags = tags(v, spec.IstioTags, custom)
 	if length = cmp.Or(length, own.GetMaxPathTagLength()); length != 0 {
@@ -122,7 +122,7 @@ func headerTag(name, header, otherwise string) *tracingv3.CustomTag {
 }
 
 // telemetryTags returns the tags of a Telemetry.
-func telemetryTags(in map[string]*telemetry.Tracing_CustomTag) (out []*tracingv3.CustomTag) {
+func telemetryTags(v *proxy.View, in map[string]*telemetry.Tracing_CustomTag) (out []*tracingv3.CustomTag) {
 	for _, name := range sortedKeys(in) {
 		switch tag := in[name].GetType().(type) {
 		case *telemetry.Tracing_CustomTag_Literal:
@@ -132,6 +132,9 @@ func telemetryTags(in map[string]*telemetry.Tracing_CustomTag) (out []*tracingv3
 		case *telemetry.Tracing_CustomTag_Header:
 			out = append(out, headerTag(name, tag.Header.GetName(), tag.Header.GetDefaultValue()))
 		case *telemetry.Tracing_CustomTag_Formatter:
+			if !v.TagFormats() {
+				continue
+			}
 			out = append(out, &tracingv3.CustomTag{Tag: name, Type: &tracingv3.CustomTag_Value{Value: tag.Formatter.GetValue()}})
 		}
 	}

@@ -38,6 +38,8 @@ const (
 	readService   = 'S'
 	readOTel      = 'o'
 	readMeshID    = 'M'
+
+	readTagFormats = 'F'
 )
 
 // View is a proxy as generation sees it. It records each property that is read, because proxies

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -75,6 +76,8 @@ type Observed struct {
 	ServiceCluster, OTelService string
 	// MeshID is the id of the mesh; "" for none.
 	MeshID string
+	// TagFormats says that the tags of spans may be formats: Envoy from 1.37, as with istiod. An older one rejects them.
+	TagFormats bool
 }
 
 // observed returns what a Node says of a proxy that was read from it.
@@ -90,7 +93,7 @@ func observed(node *corev3.Node, p *Proxy) Observed {
 	}
 	annotations := meta.GetFields()["ANNOTATIONS"].GetStructValue().GetFields()
 	return Observed{
-		ServiceCluster: node.GetCluster(), MeshID: text(meta, metaMeshID),
+		ServiceCluster: node.GetCluster(), MeshID: text(meta, metaMeshID), TagFormats: isSince(node, 37),
 		OTelService: cmp.Or(annotations["resource.opentelemetry.io/service.name"].GetStringValue(), p.Labels["app.kubernetes.io/instance"],
 			p.Labels["app.kubernetes.io/name"], text(meta, metaWorkloadName), pod, containers, "unknown_service"),
 	}
@@ -112,4 +115,10 @@ func (v *View) OTelService() string {
 func (v *View) MeshID() string {
 	v.note(property{what: readMeshID}, func(p *Proxy) string { return p.MeshID })
 	return v.proxy.MeshID
+}
+
+// TagFormats reports whether the tags of spans may be formats.
+func (v *View) TagFormats() bool {
+	v.note(property{what: readTagFormats}, func(p *Proxy) string { return strconv.FormatBool(p.TagFormats) })
+	return v.proxy.TagFormats
 }

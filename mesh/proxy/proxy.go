@@ -133,7 +133,7 @@ func FromNode(node *corev3.Node) (*Proxy, error) {
 		Network:        text(meta, metaNetwork),
 		PilotAgent:     text(meta, metaIstioVersion) != "",
 		Unprivileged:   truth(meta, metaUnprivileged),
-		VirtualHosts:   truth(meta, metaVirtualHosts) && hasVirtualHosts(node),
+		VirtualHosts:   truth(meta, metaVirtualHosts) && isSince(node, 37), // older ones do not have them over ADS
 		DNSCapture:     truth(meta, metaDNSCapture),
 		NodeName:       text(meta, metaNodeName),
 
@@ -286,10 +286,10 @@ func checkTexts(node *corev3.Node) error {
 	return nil
 }
 
-// hasVirtualHosts reports whether a proxy can have virtual hosts that come with ADS: Envoy from 1.37.
-func hasVirtualHosts(node *corev3.Node) bool {
+// isSince reports whether a proxy is Envoy 1.MINOR or newer; one that does not say what it is counts as new.
+func isSince(node *corev3.Node, minor uint32) bool {
 	v := node.GetUserAgentBuildVersion().GetVersion()
-	return v == nil || v.GetMajorNumber() > 1 || v.GetMinorNumber() >= 37
+	return v == nil || v.GetMajorNumber() > 1 || v.GetMinorNumber() >= minor
 }
 
 func labels(s *structpb.Struct) map[string]string {

@@ -4,7 +4,7 @@
 //
 // It promises that a proxy becomes a workload only if it has authenticated with the namespace and the service account of
 // the group, that a document takes precedence over a workload of the same name, and that the registries see changes of
-// documents and of workloads one after the other. It does not know whether a workload is healthy, and other replicas
+// documents and of workloads one after the other. Workloads survive a restart of the control plane if Load names a file. It does not know whether a workload is healthy, and other replicas
 // of the control plane do not know its workloads. All methods may be called by several goroutines at once;
 // RegisterHandler must be called before the Run of the cache.
 package register
@@ -20,6 +20,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 )
@@ -42,6 +43,8 @@ type Registrar struct {
 	members  map[identity]*member
 	// holders has, by the key of a WorkloadEntry, the workload that has registered as it.
 	holders map[config.Key]*member
+	path    string // of the file in which they are kept; "" for none
+	changed chan struct{}
 }
 
 // identity says who registers as what. Whoever may not register does not disturb a workload that does.
@@ -70,7 +73,7 @@ type member struct {
 
 // New returns a Registrar of the documents of a cache.
 func New(cache config.Cache, log *slog.Logger) *Registrar {
-	r := &Registrar{Cache: cache, log: log, handlers: make(map[config.Kind][]func(config.Event)), members: make(map[identity]*member), holders: make(map[config.Key]*member)}
+	r := &Registrar{Cache: cache, log: log, handlers: make(map[config.Kind][]func(config.Event)), members: make(map[identity]*member), holders: make(map[config.Key]*member), changed: make(chan struct{}, 1)}
 	cache.RegisterHandler(config.WorkloadGroup, r.onGroup)
 	return r
 }
@@ -115,6 +118,7 @@ func (r *Registrar) succeed(key config.Key) {
 
 // call calls the handlers of a change. It is called with events held.
 func (r *Registrar) call(e config.Event) {
+	wake.Signal(r.changed)
 	for _, handler := range r.handlers[e.Key().Kind] {
 		handler(e)
 	}
@@ -139,12 +143,7 @@ func (r *Registrar) Connect(p *proxy.Proxy) {
 	}
 	r.events.Lock()
 	defer r.events.Unlock()
-	id := identityOf(p)
-	m := r.members[id]
-	if m == nil {
-		m = &member{identity: id, group: config.Key{Kind: config.WorkloadGroup, Namespace: p.Namespace, Name: p.AutoRegisterGroup}}
-		r.members[id] = m
-	}
+	m := r.memberOf(p)
 	if m.leaving != nil {
 		m.leaving.Stop()
 		m.leaving = nil
@@ -168,8 +167,13 @@ func (r *Registrar) Disconnect(p *proxy.Proxy) {
 	if m.connected--; m.connected > 0 {
 		return
 	}
+	r.leave(m, Grace)
+}
+
+// leave forgets a workload after a time, unless its proxy connects before. It is called with events held.
+func (r *Registrar) leave(m *member, after time.Duration) {
 	var leaving *time.Timer
-	leaving = time.AfterFunc(Grace, func() {
+	leaving = time.AfterFunc(after, func() {
 		r.events.Lock()
 		defer r.events.Unlock()
 		if m.leaving != leaving {
@@ -254,9 +258,7 @@ func entry(m *member, group *config.Config) *config.Config {
 	if p.Network != "" {
 		out.Network = p.Network
 	}
-	if l := p.Locality; l != nil {
-		out.Locality = strings.TrimRight(l.GetRegion()+"/"+l.GetZone()+"/"+l.GetSubZone(), "/")
-	}
+	out.Locality = cmp.Or(localityOf(p), out.Locality)
 	annotations := map[string]string{GroupAnnotation: group.Name}
 	maps.Copy(annotations, spec.GetMetadata().GetAnnotations())
 	return &config.Config{
@@ -266,6 +268,12 @@ func entry(m *member, group *config.Config) *config.Config {
 		},
 		Spec: out,
 	}
+}
+
+// localityOf returns where a proxy runs: region/zone/subzone; "" for unknown.
+func localityOf(p *proxy.Proxy) string {
+	l := p.Locality
+	return strings.TrimRight(l.GetRegion()+"/"+l.GetZone()+"/"+l.GetSubZone(), "/")
 }
 
 // maxName is the length of the longest name of a document.

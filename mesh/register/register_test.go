@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
@@ -205,5 +207,61 @@ func TestNobodyTakesTheAddressOfAWorkloadThatHasRegistered(t *testing.T) {
 		r.Disconnect(member1())
 		time.Sleep(2 * Grace)
 		r.want("web-10.0.0.1: 10.0.0.1 > none", "web-10.0.0.1: none > 10.0.0.1")
+	})
+}
+
+func TestWorkloadsSurviveARestart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "workloads.json")
+	run := func(r *rig) (stop func()) {
+		if err := r.Load(file); err != nil {
+			r.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(r.Context())
+		ended := make(chan error)
+		go func() { ended <- r.Keep(ctx) }()
+		return func() {
+			cancel()
+			<-ended
+		}
+	}
+	on(t, func(r *rig) {
+		stop := run(r)
+		r.put(group)
+		p := member1()
+		p.Locality = &corev3.Locality{Region: "r", Zone: "z"}
+		r.Connect(p)
+		thief := member1()
+		thief.ServiceAccount = "thief"
+		r.Connect(thief)
+		time.Sleep(time.Second)
+		stop()
+	})
+	on(t, func(r *rig) {
+		stop := run(r)
+		defer stop()
+		r.put(group)
+		r.want("web-10.0.0.1: none > 10.0.0.1")
+		if m := r.holders[keyOf(member1())]; m == nil || m.entry.Spec.(*networking.WorkloadEntry).GetLocality() != "r/z" || m.entry.Labels["version"] != "v2" || len(r.members) != 1 {
+			t.Errorf("members %v", r.members)
+		}
+		time.Sleep(RestartGrace - time.Second)
+		p := member1()
+		p.Locality = &corev3.Locality{Region: "r", Zone: "z"}
+		r.Connect(p)
+		time.Sleep(2 * RestartGrace)
+		r.want()
+	})
+	on(t, func(r *rig) {
+		stop := run(r)
+		defer stop()
+		r.put(group)
+		time.Sleep(RestartGrace + time.Second)
+		r.want("web-10.0.0.1: none > 10.0.0.1", "web-10.0.0.1: 10.0.0.1 > none")
+	})
+	on(t, func(r *rig) {
+		stop := run(r)
+		defer stop()
+		r.put(group)
+		r.want()
 	})
 }

@@ -54,7 +54,7 @@ func TestAMachineRegistersItself(t *testing.T) {
 	w.check(err)
 	port := w.freePort()
 	w.write("group", fmt.Sprintf(workloadGroup, backendPort, port))
-	w.args = append(w.args, "--listen", "", "--tls-listen", w.xds, "--ca", "dev:"+w.path("ca"), "--token-issuer", issuer.URL, "--token-keys", issuer.URL+"="+w.path("keys.json"))
+	w.args = append(w.args, "--listen", "", "--tls-listen", w.xds, "--state-dir", w.path("state"), "--ca", "dev:"+w.path("ca"), "--token-issuer", issuer.URL, "--token-keys", issuer.URL+"="+w.path("keys.json"))
 	w.startMesh()
 	w.startAgentWith(flags("client")...)
 	w.startEnvoy()
@@ -76,11 +76,21 @@ func TestAMachineRegistersItself(t *testing.T) {
 	machine.startEnvoy()
 	w.answers(machines, "200 v1")
 
-	// For a while without its agent it stays.
-	began := time.Now()
+	// It stays while its agent is away for a short time, also when holdfast-mesh restarts meanwhile.
 	machine.envoy.Kill()
 	w.check(machine.agent.Stop(limit))
+	w.check(w.mesh.Stop(limit))
+	w.startMesh()
+	began := time.Now()
+	w.connected()
+	for range 30 {
+		if status, body, err := machines.Get(); err != nil || status != 200 {
+			t.Fatalf("after a restart: %d %s %v", status, body, err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
 	machine.startAgentWith(flags("machine")...)
+	machine.mesh = w.mesh
 	machine.startEnvoy()
 	machine.connected()
 	time.Sleep(time.Until(began.Add(register.Grace + 2*time.Second)))

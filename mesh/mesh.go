@@ -17,6 +17,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,7 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/jwks"
 	"github.com/holdfast-xds/holdfast/mesh/push"
 	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
+	"github.com/holdfast-xds/holdfast/mesh/register"
 	"github.com/holdfast-xds/holdfast/mesh/server"
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
@@ -78,6 +80,8 @@ type Config struct {
 	Debounce debounce.Options
 	// Throttle is how many proxies are served at once; 0 means queue.DefaultThrottle.
 	Throttle int
+	// StateDir keeps the workloads that have registered over a restart; "" for nowhere.
+	StateDir string
 	Log      *slog.Logger
 }
 
@@ -92,6 +96,7 @@ type Environment struct {
 	ca        *ca.Server // nil for none
 	config    *dir.Source
 	keys      *jwks.Store
+	registrar *register.Registrar
 	discovery *service.Discovery
 	server    *server.Server
 	xds       *downstream.Server
@@ -133,8 +138,20 @@ func New(cfg Config) (*Environment, error) {
 		return nil, err
 	}
 	e.assemble()
+	if cfg.StateDir == "" {
+		return e, nil
+	}
+	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("--state-dir: %w", err)
+	}
+	if err := e.registrar.Load(filepath.Join(cfg.StateDir, registrations)); err != nil {
+		return nil, fmt.Errorf("--state-dir: %w", err)
+	}
 	return e, nil
 }
+
+// registrations is the file in the state directory with the workloads that have registered.
+const registrations = "workloads.json"
 
 // authority makes the authority of the mesh, if it has one.
 func (e *Environment) authority() error {
@@ -185,15 +202,16 @@ func (e *Environment) assemble() {
 			e.cfg.Log.Warn("part of a document is not used", "name", c.Key.String(), "err", err)
 		},
 	}
-	e.discovery = e.registries(e.config, options)
+	e.registrar = register.New(e.config, e.cfg.Log)
+	e.discovery = e.registries(e.registrar, options)
 	metrics := server.NewMetrics(e.metrics)
 	e.server = server.New(server.Config{
 		Reader: e.config, Discovery: e.discovery, Shards: shards, Domain: e.cfg.Domain,
-		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, Metrics: metrics, Keys: keyReader{e.keys, e.cfg.JWKSFetch == Proxy}, Authn: e.authn, Log: e.cfg.Log,
+		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, Metrics: metrics, Keys: keyReader{e.keys, e.cfg.JWKSFetch == Proxy}, Registrar: e.registrar, Authn: e.authn, Log: e.cfg.Log,
 	})
 	for _, kind := range []config.Kind{
 		config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication,
-		config.AuthorizationPolicy, config.EnvoyFilter, config.Ingress, config.Secret, config.MeshConfig, config.MeshNetworks,
+		config.AuthorizationPolicy, config.EnvoyFilter, config.Telemetry, config.Ingress, config.Secret, config.MeshConfig, config.MeshNetworks,
 	} {
 		e.config.RegisterHandler(kind, e.server.ConfigChanged)
 	}
@@ -348,6 +366,7 @@ func (e *Environment) Run(ctx context.Context) error {
 	})
 	eg.Go(func() error { return e.serveAdmin(ctx) })
 	eg.Go(func() error { return e.keys.Run(ctx) })
+	eg.Go(func() error { return e.registrar.Keep(ctx) })
 	if e.ca != nil {
 		eg.Go(func() error { return e.ca.Run(ctx) })
 	}

@@ -207,7 +207,7 @@ func TestProblemsOfDocumentsNameLineAndField(t *testing.T) {
 
 func TestKindsThatAreNotReadGetAWarning(t *testing.T) {
 	for _, tc := range []struct{ apiVersion, kind, want string }{
-		{"networking.istio.io/v1beta1", "ProxyConfig", "ignored: the configuration of a proxy's process is that of its holdfast agent"},
+		{"extensions.istio.io/v1alpha1", "WasmPlugin", "ignored: proxies are not extended"},
 		{"ambient.istio.io/v1", "Unheard", "ignored: Istio's kind Unheard is not supported"},
 		{"gateway.networking.k8s.io/v1", "HTTPRoute", "ignored: the Gateway API is not read: write a VirtualService"},
 		{"gateway.networking.k8s.io/v1", "Unheard", "ignored: the Gateway API is not read"},
@@ -249,8 +249,8 @@ func TestTheMeshConfigurationIsReadFromItsConfigMap(t *testing.T) {
 		{"no YAML", "data:\n  mesh: |\n    a: [\n", []string{"file.yaml:8: MeshConfig istio-system/istio: did not find expected node content"}},
 		{"two documents", "data:\n  mesh: |\n    rootNamespace: a\n    ---\n    b: c\n", []string{"file.yaml:10: MeshConfig istio-system/istio: there must be one document only"}},
 		{"other keys", "data:\n  values: '{}'\n", []string{"file.yaml:7: MeshConfig istio-system/istio: data.values: warning: ignored: only the keys mesh and meshNetworks are read"}},
-		{"a field that is not supported", "data:\n  mesh: |\n    enableTracing: true\n",
-			[]string{"file.yaml:8: MeshConfig istio-system/istio: enableTracing: warning: not supported: requests are not traced"}},
+		{"a field that is not supported", "data:\n  mesh: |\n    ingressService: a\n",
+			[]string{"file.yaml:8: MeshConfig istio-system/istio: ingressService: warning: not supported: the status of an Ingress is not written"}},
 		{"no text", "data:\n  mesh: {a: b}\n", []string{"file.yaml:7: MeshConfig istio-system/istio: data.mesh: must be a string that has YAML"}},
 		{"no data", "", nil},
 	} {

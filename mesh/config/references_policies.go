@@ -8,6 +8,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
+	telemetry "istio.io/api/telemetry/v1alpha1"
 )
 
 // policies are the policies of a mesh about who may do what.
@@ -73,6 +74,9 @@ func (x *references) policies() {
 		}
 		p.workloads[c.Namespace] = append(p.workloads[c.Namespace], labels)
 	}
+	for _, c := range x.reader.List(WorkloadGroup, "") {
+		p.workloads[c.Namespace] = append(p.workloads[c.Namespace], groupLabels(c.Spec.(*networking.WorkloadGroup)))
+	}
 	list := func(kind Kind) []*Config { return slices.SortedFunc(slices.Values(x.reader.List(kind, "")), Older) }
 	p.authorization, p.tokens, p.peers = list(AuthorizationPolicy), list(RequestAuthentication), list(PeerAuthentication)
 	for i, c := range p.authorization {
@@ -83,6 +87,10 @@ func (x *references) policies() {
 	for _, c := range p.tokens {
 		p.selects(c, c.Spec.(*security.RequestAuthentication).GetSelector().GetMatchLabels())
 		p.asksForTokens(c)
+	}
+	for i, c := range list(Telemetry) {
+		p.selects(c, c.Spec.(*telemetry.Telemetry).GetSelector().GetMatchLabels())
+		p.telemetry(c, list(Telemetry)[:i])
 	}
 	for i, c := range p.peers {
 		p.selects(c, c.Spec.(*security.PeerAuthentication).GetSelector().GetMatchLabels())

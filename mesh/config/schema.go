@@ -7,7 +7,9 @@ import (
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+	networkingv1beta1 "istio.io/api/networking/v1beta1"
 	security "istio.io/api/security/v1beta1"
+	telemetry "istio.io/api/telemetry/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -43,6 +45,7 @@ type Schema struct {
 var (
 	istioNetworking = []string{"v1", "v1beta1", "v1alpha3"}
 	istioSecurity   = []string{"v1", "v1beta1"}
+	istioTelemetry  = []string{"v1", "v1alpha1"}
 	onlyV1          = []string{"v1"}
 )
 
@@ -58,6 +61,9 @@ var Schemas = []Schema{
 	{RequestAuthentication, "security.istio.io", istioSecurity, "requestauthentications", true, func() any { return &security.RequestAuthentication{} }, typed(validateRequestAuthentication)},
 	{AuthorizationPolicy, "security.istio.io", istioSecurity, "authorizationpolicies", true, func() any { return &security.AuthorizationPolicy{} }, typed(validateAuthorizationPolicy)},
 	{EnvoyFilter, "networking.istio.io", []string{"v1alpha3"}, "envoyfilters", true, func() any { return &networking.EnvoyFilter{} }, typed(validateEnvoyFilter)},
+	{Telemetry, "telemetry.istio.io", istioTelemetry, "telemetries", true, func() any { return &telemetry.Telemetry{} }, typed(validateTelemetry)},
+	{WorkloadGroup, "networking.istio.io", istioNetworking, "workloadgroups", true, func() any { return &networking.WorkloadGroup{} }, typed(validateWorkloadGroup)},
+	{ProxyConfig, "networking.istio.io", []string{"v1beta1"}, "proxyconfigs", true, func() any { return &networkingv1beta1.ProxyConfig{} }, typed(validateProxyConfig)},
 	{Service, "", onlyV1, "services", true, func() any { return &corev1.Service{} }, typed(validateService)},
 	{EndpointSlice, "discovery.k8s.io", onlyV1, "endpointslices", true, func() any { return &discoveryv1.EndpointSlice{} }, typed(validateEndpointSlice)},
 	{Pod, "", onlyV1, "pods", true, func() any { return &corev1.Pod{} }, typed(validatePod)},
@@ -118,9 +124,6 @@ func schemaFor(apiVersion, kind string) (s *Schema, knownVersion bool) {
 
 // ignoredKinds has the reasons why kinds of Istio and of the Gateway API are not read.
 var ignoredKinds = map[string]string{
-	"networking.istio.io/ProxyConfig":          "the configuration of a proxy's process is that of its holdfast agent",
-	"networking.istio.io/WorkloadGroup":        "there is no automatic registration of workloads: write a WorkloadEntry for each",
-	"telemetry.istio.io/Telemetry":             "access logs are configured for the whole mesh, in the MeshConfig",
 	"extensions.istio.io/WasmPlugin":           "proxies are not extended",
 	"extensions.istio.io/TrafficExtension":     "proxies are not extended",
 	"gateway.networking.k8s.io/Gateway":        "the Gateway API is not read: write a Gateway of networking.istio.io",
@@ -137,7 +140,7 @@ var ignoredKinds = map[string]string{
 // one, probably. It returns "" for all other kinds.
 func unknownKind(apiVersion, kind string) string {
 	group, _, _ := strings.Cut(apiVersion, "/")
-	if (group != "networking.istio.io" && group != "security.istio.io") || ignoredKinds[group+"/"+kind] != "" {
+	if (group != "networking.istio.io" && group != "security.istio.io" && group != "telemetry.istio.io") || ignoredKinds[group+"/"+kind] != "" {
 		return ""
 	}
 	var kinds []string

@@ -184,9 +184,9 @@ func TestMeshConfigurationsAreValidated(t *testing.T) {
 			"defaultConfig.connectionSettings.httpIdleTimeout: must be a duration of at least 1ms, and is -1s",
 			"defaultConfig.connectionSettings.httpMaxConcurrentStreams: must be at least 1, and is 0",
 			"defaultConfig.connectionSettings.http2InitialStreamWindowSize: must be at least 65535, and is 100"}},
-		{"what is not supported", "defaultConfig: {tracing: {sampling: 1}, concurrency: 2, connectionSettings: {clusterPerConnectionBufferLimitBytes: 1}}", []string{
+		{"what is not supported", "defaultConfig: {tracing: {sampling: 1, zipkin: {address: x}}, concurrency: 2, connectionSettings: {clusterPerConnectionBufferLimitBytes: 1}}", []string{
 			"defaultConfig.concurrency: warning: not supported: it configures the process of the proxy: set it in its holdfast agent",
-			"defaultConfig.tracing: warning: not supported: requests are not traced",
+			"defaultConfig.tracing.zipkin: warning: not supported: its tracer is in the bootstrap of the proxy: name a provider in extensionProviders",
 			"defaultConfig.connectionSettings.clusterPerConnectionBufferLimitBytes: warning: not supported: istiod ignores it too"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -76,6 +76,7 @@ func validateMeshConfig(k *checker, spec *meshv1alpha1.MeshConfig) {
 		k.errorf(root.fields("meshMTLS.ecdhCurves"), "cannot be set for mesh mTLS")
 	}
 	k.providers(root.field("extensionProviders"), spec.ExtensionProviders)
+	k.meshTelemetry(spec)
 	if policy := spec.DefaultTrafficPolicy; policy != nil {
 		k.connectionPool(root.fields("defaultTrafficPolicy.connectionPool"), policy.ConnectionPool)
 		k.outlierDetection(root.fields("defaultTrafficPolicy.outlierDetection"), policy.OutlierDetection)

@@ -26,6 +26,7 @@ func (k *checker) providers(at *path, providers []*meshv1alpha1.MeshConfig_Exten
 		if p.GetProvider() == nil {
 			k.errorf(at, "it does not say what is provided")
 		}
+		k.telemetryProvider(at, p)
 		if a := p.GetEnvoyExtAuthzHttp(); a != nil {
 			k.httpAuthorizer(at.field("envoyExtAuthzHttp"), a)
 		}

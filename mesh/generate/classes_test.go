@@ -23,7 +23,10 @@ func randomNode(random *rand.Rand) *corev3.Node {
 	if random.IntN(2) == 0 {
 		labels["security.istio.io/tlsMode"] = "istio"
 	}
+	labels["service.istio.io/canonical-name"] = pick("web", "none")
+	own := []map[string]any{nil, {"proxyHeaders": map[string]any{"server": map[string]any{"value": "mine"}}}, {"tracing": map[string]any{"sampling": 7}}}
 	meta, err := structpb.NewStruct(map[string]any{
+		"MESH_ID": pick("", "m1"), "WORKLOAD_NAME": pick("", "w1"), "PROXY_CONFIG": own[random.IntN(3)],
 		"TYPE": pick("sidecar", "sidecar", "router", "ingress"), "NAMESPACE": pick("shop", "infra", "other", "data"), "LABELS": labels,
 		"INTERCEPTION_MODE": pick("NONE", "REDIRECT", "TPROXY"), "INSTANCE_IPS": pick("10.1.2.3", "10.0.1.1", "fd00::1", "10.9.9.9,fd00::2"),
 		"UNPRIVILEGED_POD": pick("true", "false"), "ISTIO_VERSION": pick("", "1.31", "1.29"),
@@ -32,13 +35,16 @@ func randomNode(random *rand.Rand) *corev3.Node {
 	if err != nil {
 		panic(err)
 	}
-	return &corev3.Node{Id: "n" + strconv.Itoa(random.IntN(1000)), Metadata: meta, Locality: &corev3.Locality{Region: pick("eu", "us"), Zone: pick("a", "b")}}
+	if meta.Fields["PROXY_CONFIG"].GetStructValue() == nil || len(meta.Fields["PROXY_CONFIG"].GetStructValue().GetFields()) == 0 {
+		delete(meta.Fields, "PROXY_CONFIG")
+	}
+	return &corev3.Node{Id: "n" + strconv.Itoa(random.IntN(1000)), Cluster: pick("", "c"), Metadata: meta, Locality: &corev3.Locality{Region: pick("eu", "us"), Zone: pick("a", "b")}}
 }
 
 // What a proxy shares with others is what it would get alone: a property that is read and is not part
 // of the class would give a proxy the configuration of another (mesh.md M5).
 func TestSharedResourcesAreThoseOfEachProxy(t *testing.T) {
-	for _, name := range []string{"sidecar", "gateway", "policies", "ingress", "services", "mesh", "dynamic", "security", "networks", "envoyfilter"} {
+	for _, name := range []string{"sidecar", "gateway", "policies", "ingress", "services", "mesh", "dynamic", "security", "networks", "envoyfilter", "telemetry"} {
 		t.Run(name, func(t *testing.T) {
 			documents, err := os.ReadFile("testdata/" + name + "/config.yaml")
 			if err != nil {

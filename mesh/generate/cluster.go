@@ -81,7 +81,7 @@ func (g *Generator) addCluster(v *proxy.View, svc *service.Service, port service
 	if svc.Resolution == service.DynamicDNS {
 		c.resolveHosts()
 	}
-	if g.snap.Mesh.GetDefaultConfig().GetProxyHeaders().GetPreserveHttp1HeaderCase().GetValue() {
+	if g.config().GetProxyHeaders().GetPreserveHttp1HeaderCase().GetValue() {
 		c.preserveCase()
 	}
 	if proxied := c.policy.GetProxyProtocol(); proxied != nil && !bySNI {

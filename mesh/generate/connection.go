@@ -30,7 +30,7 @@ var edge = &meshv1alpha1.ProxyConfig_ConnectionSettings{
 // connectionSettings returns how proxies handle connections of clients, with what the profile sets for
 // gateways; nil for Envoy's defaults.
 func (g *Generator) connectionSettings(d direction) *meshv1alpha1.ProxyConfig_ConnectionSettings {
-	own := g.snap.Mesh.GetDefaultConfig().GetConnectionSettings()
+	own := g.config().GetConnectionSettings()
 	if own.GetProfile() != meshv1alpha1.ProxyConfig_ConnectionSettings_EDGE || d != gateway {
 		return own
 	}

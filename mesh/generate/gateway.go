@@ -345,14 +345,15 @@ func last(r *routev3.Route) int {
 
 // topology is what stands before the gateways.
 func (b *gatewayBuilder) topology() *meshv1alpha1.Topology {
-	return b.snap.Mesh.GetDefaultConfig().GetGatewayTopology()
+	return b.config().GetGatewayTopology()
 }
 
-// gatewayServices returns the services to which the gateways of a proxy send requests, and those that its guard asks.
+// gatewayServices returns the services to which the gateways of a proxy send requests, those that its guard asks, and
+// those that collect telemetry.
 func (g *Generator) gatewayServices(v *proxy.View) []*service.Service {
 	seen := make(map[service.Hostname]bool)
 	var out []*service.Service
-	for _, svc := range g.guardServices(v) {
+	for _, svc := range append(g.guardServices(v), g.snap.Collectors(v.Namespace())...) {
 		if !seen[svc.Hostname] {
 			seen[svc.Hostname] = true
 			out = append(out, svc)

@@ -36,10 +36,14 @@ type Endpoints interface {
 type Generator struct {
 	snap      *push.Snapshot
 	endpoints Endpoints
+	// observed is set while something is made for a class of proxies.
+	*observed
 }
 
 // New returns the generator of a snapshot.
-func New(snap *push.Snapshot, endpoints Endpoints) *Generator { return &Generator{snap, endpoints} }
+func New(snap *push.Snapshot, endpoints Endpoints) *Generator {
+	return &Generator{snap: snap, endpoints: endpoints}
+}
 
 // Set is resources of one type by name.
 type Set map[string]*xds.Resource

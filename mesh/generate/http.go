@@ -4,11 +4,9 @@ import (
 	"strconv"
 	"strings"
 
-	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	filev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	commonfaultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/fault/v3"
 	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
@@ -21,7 +19,6 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
@@ -81,7 +78,8 @@ func (g *Generator) httpManager(m manager) *listenerv3.Filter {
 	if m.config == nil {
 		out.RouteSpecifier = &managerv3.HttpConnectionManager_Rds{Rds: &managerv3.Rds{ConfigSource: ads(), RouteConfigName: m.routes}}
 	}
-	headers := g.snap.Mesh.GetDefaultConfig().GetProxyHeaders()
+	g.observe(out)
+	headers := g.config().GetProxyHeaders()
 	g.setServerHeader(out, m.direction, headers.GetServer())
 	g.setClientCertificate(out, m.direction, headers)
 	if headers.GetRequestId().GetDisabled().GetValue() {
@@ -137,7 +135,7 @@ func (g *Generator) setClientCertificate(m *managerv3.HttpConnectionManager, d d
 	m.ForwardClientCertDetails = managerv3.HttpConnectionManager_APPEND_FORWARD
 	if d == gateway {
 		m.ForwardClientCertDetails = managerv3.HttpConnectionManager_SANITIZE_SET
-		forward = g.snap.Mesh.GetDefaultConfig().GetGatewayTopology().GetForwardClientCertDetails()
+		forward = g.config().GetGatewayTopology().GetForwardClientCertDetails()
 	}
 	switch forward {
 	case meshv1alpha1.ForwardClientCertDetails_SANITIZE:
@@ -184,67 +182,6 @@ func httpFilter(name string, config proto.Message) *managerv3.HttpFilter {
 
 func networkFilter(name string, config proto.Message) *listenerv3.Filter {
 	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack(config)}}
-}
-
-// defaultLogFormat is Istio's.
-const defaultLogFormat = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" " +
-	"%RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% " +
-	"\"%UPSTREAM_TRANSPORT_FAILURE_REASON%\" %BYTES_RECEIVED% %BYTES_SENT% %DURATION% " +
-	"%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% \"%REQ(X-FORWARDED-FOR)%\" \"%REQ(USER-AGENT)%\" " +
-	"\"%REQ(X-REQUEST-ID)%\" \"%REQ(:AUTHORITY)%\" \"%UPSTREAM_HOST%\" %UPSTREAM_CLUSTER_RAW% " +
-	"%UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_REMOTE_ADDRESS% " +
-	"%REQUESTED_SERVER_NAME% %ROUTE_NAME%\n"
-
-// accessLogs returns the access log of the mesh configuration; nil for none.
-func (g *Generator) accessLogs(filter *accesslogv3.AccessLogFilter) []*accesslogv3.AccessLog {
-	path := g.snap.Mesh.GetAccessLogFile()
-	if path == "" {
-		return nil
-	}
-	format := g.snap.Mesh.GetAccessLogFormat()
-	source := &corev3.SubstitutionFormatString{}
-	if g.snap.Mesh.GetAccessLogEncoding() == meshv1alpha1.MeshConfig_JSON {
-		fields := &structpb.Struct{}
-		if format == "" || fields.UnmarshalJSON([]byte(format)) != nil {
-			fields = defaultJSONLog()
-		}
-		source.Format = &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: fields}
-	} else {
-		if format == "" {
-			format = defaultLogFormat
-		}
-		if !strings.HasSuffix(format, "\n") {
-			format += "\n"
-		}
-		source.Format = &corev3.SubstitutionFormatString_TextFormatSource{
-			TextFormatSource: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: format}},
-		}
-	}
-	return []*accesslogv3.AccessLog{{
-		Name: "envoy.access_loggers.file", Filter: filter,
-		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: pack(&filev3.FileAccessLog{
-			Path: path, AccessLogFormat: &filev3.FileAccessLog_LogFormat{LogFormat: source},
-		})},
-	}}
-}
-
-// defaultJSONLog returns the fields of Istio's JSON access log.
-func defaultJSONLog() *structpb.Struct {
-	fields := make(map[string]*structpb.Value)
-	for name, command := range map[string]string{
-		"start_time": "START_TIME", "method": "REQ(:METHOD)", "path": "REQ(X-ENVOY-ORIGINAL-PATH?:PATH)", "protocol": "PROTOCOL",
-		"response_code": "RESPONSE_CODE", "response_flags": "RESPONSE_FLAGS", "response_code_details": "RESPONSE_CODE_DETAILS",
-		"connection_termination_details": "CONNECTION_TERMINATION_DETAILS", "bytes_received": "BYTES_RECEIVED", "bytes_sent": "BYTES_SENT",
-		"duration": "DURATION", "upstream_service_time": "RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)", "x_forwarded_for": "REQ(X-FORWARDED-FOR)",
-		"user_agent": "REQ(USER-AGENT)", "request_id": "REQ(X-REQUEST-ID)", "authority": "REQ(:AUTHORITY)", "upstream_host": "UPSTREAM_HOST",
-		"upstream_cluster": "UPSTREAM_CLUSTER_RAW", "upstream_local_address": "UPSTREAM_LOCAL_ADDRESS",
-		"downstream_local_address": "DOWNSTREAM_LOCAL_ADDRESS", "downstream_remote_address": "DOWNSTREAM_REMOTE_ADDRESS",
-		"requested_server_name": "REQUESTED_SERVER_NAME", "route_name": "ROUTE_NAME",
-		"upstream_transport_failure_reason": "UPSTREAM_TRANSPORT_FAILURE_REASON",
-	} {
-		fields[name] = structpb.NewStringValue("%" + command + "%")
-	}
-	return &structpb.Struct{Fields: fields}
 }
 
 // faultOf returns the fault that a route injects; nil for none.

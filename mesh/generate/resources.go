@@ -36,6 +36,7 @@ func (g *Generator) Outbound(v *proxy.View) *Resources {
 
 // OutboundClusters returns the clusters of Outbound.
 func (g *Generator) OutboundClusters(v *proxy.View) *Resources {
+	g = g.of(v, client)
 	if v.Proxyless() {
 		out := newResources()
 		g.grpcClusters(v, g.snap.Scope(v).Services, out.Clusters)
@@ -59,6 +60,7 @@ func (g *Generator) OutboundClusters(v *proxy.View) *Resources {
 
 // OutboundListeners returns the listeners of Outbound, and the extensions.
 func (g *Generator) OutboundListeners(v *proxy.View) *Resources {
+	g = g.of(v, client)
 	if v.Proxyless() {
 		out := newResources()
 		g.addGRPCOutbound(v, g.snap.Scope(v), out.Listeners, make(Set))
@@ -77,6 +79,7 @@ func (g *Generator) OutboundListeners(v *proxy.View) *Resources {
 
 // OutboundRoutes returns the routes and virtual hosts of Outbound.
 func (g *Generator) OutboundRoutes(v *proxy.View) *Resources {
+	g = g.of(v, client)
 	if v.Proxyless() {
 		out := newResources()
 		g.addGRPCOutbound(v, g.snap.Scope(v), make(Set), out.Routes)
@@ -93,6 +96,7 @@ func (g *Generator) OutboundRoutes(v *proxy.View) *Resources {
 
 // Inbound returns what a sidecar needs for connections to its workload; nothing of a gateway.
 func (g *Generator) Inbound(v *proxy.View) *Resources {
+	g = g.of(v, server)
 	switch {
 	case v.Proxyless():
 		out := newResources()

@@ -65,7 +65,7 @@ func (r *routing) routesOf(vs *push.VirtualService) (out []*routev3.Route) {
 
 // countsAttempts reports whether requests tell endpoints how often they were tried.
 func (g *Generator) countsAttempts() bool {
-	return !g.snap.Mesh.GetDefaultConfig().GetProxyHeaders().GetAttemptCount().GetDisabled().GetValue()
+	return !g.config().GetProxyHeaders().GetAttemptCount().GetDisabled().GetValue()
 }
 
 // applies reports whether a match may concern requests of this proxy and listener.
@@ -144,7 +144,7 @@ func (r *routing) forward(out *routev3.Route, in *networking.HTTPRoute, authorit
 	out.Action = &routev3.Route_Route{Route: action}
 	setTimeout(action, in.GetTimeout())
 	if rewrite := in.GetRewrite(); rewrite != nil {
-		action.AppendXForwardedHost = r.snap.Mesh.GetDefaultConfig().GetProxyHeaders().GetXForwardedHost().GetEnabled().GetValue()
+		action.AppendXForwardedHost = r.config().GetProxyHeaders().GetXForwardedHost().GetEnabled().GetValue()
 		if re := rewrite.GetUriRegexRewrite(); re != nil {
 			action.RegexRewrite = &matcherv3.RegexMatchAndSubstitute{Pattern: regex(re.GetMatch()), Substitution: re.GetRewrite()}
 		} else if out.GetMatch().GetSafeRegex() != nil && rewrite.GetUri() != "" {

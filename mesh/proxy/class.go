@@ -38,6 +38,12 @@ const (
 	readView      = 'W'
 	readVersion   = 'V'
 	readMetadata  = 'M'
+	readOwnConfig = 'P'
+	readService   = 'S'
+	readOTel      = 'o'
+	readMeshID    = 'I'
+
+	readTagFormats = 'F'
 )
 
 // View is a proxy as generation sees it. It records each property that is read, because proxies

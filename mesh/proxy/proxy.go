@@ -66,6 +66,10 @@ const (
 	metaNodeName       = "NODE_NAME"
 	metaGenerator      = "GENERATOR"
 	metaNetworkView    = "REQUESTED_NETWORK_VIEW"
+	metaMeshID         = "MESH_ID"
+	metaProxyConfig    = "PROXY_CONFIG"
+	metaWorkloadName   = "WORKLOAD_NAME"
+	metaAutoRegister   = "AUTO_REGISTER_GROUP"
 )
 
 // DefaultNamespace is the namespace of a node that names none.
@@ -112,6 +116,14 @@ type Proxy struct {
 	Version string
 	// Metadata are the texts in the metadata of its Node, at most maxText bytes long.
 	Metadata map[string]string
+	// AutoRegisterGroup is the WorkloadGroup of which the workload is a member while the proxy is connected; "" for none.
+	AutoRegisterGroup string
+	// GivenLabels are the labels that the Node has, without those that say where it is.
+	GivenLabels map[string]string
+	// Observed is what access logs and traces say of the proxy.
+	Observed
+	// Own is the part of its ProxyConfig that generation reads, which takes the place of the mesh's; nil for none.
+	Own *OwnConfig
 }
 
 // FromNode reads a Node: one of Istio, whose id is TYPE~IP~NAME.NAMESPACE~DNSDOMAIN, or a plain one,
@@ -133,12 +145,19 @@ func FromNode(node *corev3.Node) (*Proxy, error) {
 		NetworkView:    text(meta, metaNetworkView),
 		PilotAgent:     text(meta, metaIstioVersion) != "",
 		Unprivileged:   truth(meta, metaUnprivileged),
-		VirtualHosts:   truth(meta, metaVirtualHosts) && hasVirtualHosts(node),
+		VirtualHosts:   truth(meta, metaVirtualHosts) && isSince(node, 37), // older ones do not have them over ADS
 		DNSCapture:     truth(meta, metaDNSCapture),
 		NodeName:       text(meta, metaNodeName),
 		Proxyless:      text(meta, metaGenerator) == "grpc",
 		Version:        text(meta, metaIstioVersion),
 		Metadata:       texts(meta),
+
+		AutoRegisterGroup: text(meta, metaAutoRegister),
+		GivenLabels:       labels(meta.GetFields()[metaLabels].GetStructValue()),
+	}
+	var err error
+	if p.Own, err = ownConfig(meta.GetFields()[metaProxyConfig]); err != nil {
+		return nil, fmt.Errorf("node %q: %s: %w", p.Node, metaProxyConfig, err)
 	}
 	p.locate(node.GetLocality())
 	addresses := text(meta, metaIPs)
@@ -170,6 +189,7 @@ func FromNode(node *corev3.Node) (*Proxy, error) {
 	if p.DNSDomain == "" {
 		p.DNSDomain = p.Namespace + ".svc.cluster.local"
 	}
+	p.Observed = observed(node, p)
 	return p, nil
 }
 
@@ -281,7 +301,10 @@ func checkTexts(node *corev3.Node) error {
 	if err := check("the id of the node", node.GetId()); err != nil {
 		return err
 	}
-	for _, key := range []string{metaType, metaNamespace, metaIPs, metaCapture, metaServiceAccount, metaCluster, metaNetwork, metaDNSDomain, metaNodeName, metaNetworkView} {
+	if err := check(fmt.Sprintf("node %q: its cluster", node.GetId()), node.GetCluster()); err != nil {
+		return err
+	}
+	for _, key := range []string{metaType, metaNamespace, metaIPs, metaCapture, metaServiceAccount, metaCluster, metaNetwork, metaDNSDomain, metaNodeName, metaNetworkView, metaMeshID, metaWorkloadName, metaAutoRegister} {
 		if err := check(fmt.Sprintf("node %q: %s", node.GetId(), key), text(node.GetMetadata(), key)); err != nil {
 			return err
 		}
@@ -289,10 +312,10 @@ func checkTexts(node *corev3.Node) error {
 	return nil
 }
 
-// hasVirtualHosts reports whether a proxy can have virtual hosts that come with ADS: Envoy from 1.37.
-func hasVirtualHosts(node *corev3.Node) bool {
+// isSince reports whether a proxy is Envoy 1.MINOR or newer; one that does not say what it is counts as new.
+func isSince(node *corev3.Node, minor uint32) bool {
 	v := node.GetUserAgentBuildVersion().GetVersion()
-	return v == nil || v.GetMajorNumber() > 1 || v.GetMinorNumber() >= 37
+	return v == nil || v.GetMajorNumber() > 1 || v.GetMinorNumber() >= minor
 }
 
 func labels(s *structpb.Struct) map[string]string {

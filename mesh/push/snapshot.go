@@ -43,6 +43,7 @@ type Snapshot struct {
 	authorization *policyIndex[*AuthorizationPolicy]
 	tokens        *policyIndex[[]TokenRule]
 	networks      *networkIndex
+	telemetry     *telemetryIndex
 	ingress       *ingress
 	filters       *filterIndex
 	// credentials are those of the Secrets.
@@ -123,6 +124,10 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	if is(config.RequestAuthentication) || mesh {
 		s.tokens = indexTokens(src.List(config.RequestAuthentication, ""), s.Mesh.GetRootNamespace(), keys)
 	}
+	s.telemetry = before.telemetry
+	if is(config.Telemetry) || mesh {
+		s.telemetry = indexTelemetry(src.List(config.Telemetry, ""), s.Mesh.GetRootNamespace())
+	}
 	s.ingress = before.ingress
 	if is(config.Ingress) || servicesChanged || mesh {
 		s.ingress = s.newIngress(src.List(config.Ingress, ""))
@@ -154,6 +159,8 @@ const (
 	Routes
 	// Policies of who may do what differ: AuthorizationPolicies and RequestAuthentications.
 	Policies
+	// Telemetries differ: what is logged and traced.
+	Telemetries
 	// Anything may differ.
 	Anything
 )
@@ -167,6 +174,9 @@ func (s *Snapshot) Since(before *Snapshot) (d Difference) {
 	}
 	if !s.samePolicies(before) {
 		d |= Policies
+	}
+	if s.telemetry != before.telemetry {
+		d |= Telemetries
 	}
 	switch {
 	case s.virtual == before.virtual:

@@ -138,13 +138,14 @@ func (gen *generation) keep(before *generation) {
 		return isSidecar(who) && now.Scope(proxy.NewView(who)).SameServices(then.Scope(proxy.NewView(who)))
 	}
 	routes := differs&(push.HTTPRoutes|push.Routes) != 0
-	policies := differs&push.Policies != 0 // they concern connections to the workload, and those to a gateway
+	policies := differs&push.Policies != 0       // they concern connections to the workload, and those to a gateway
+	telemetries := differs&push.Telemetries != 0 // they are part of listeners
 	gen.clusters.keeps = func(who *proxy.Proxy) bool { return (!routes || sameServices(who)) && (!policies || isSidecar(who)) }
 	gen.listeners.keeps = func(who *proxy.Proxy) bool {
-		return differs&push.Routes == 0 && (!routes || sameServices(who)) && (!policies || isSidecar(who))
+		return differs&push.Routes == 0 && !telemetries && (!routes || sameServices(who)) && (!policies || isSidecar(who))
 	}
 	gen.routes.keeps = func(*proxy.Proxy) bool { return !routes }
-	gen.inbound.keeps = func(*proxy.Proxy) bool { return !policies }
+	gen.inbound.keeps = func(*proxy.Proxy) bool { return !policies && !telemetries }
 }
 
 // outboundOf returns the resources of a proxy for connections that it opens.

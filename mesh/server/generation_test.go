@@ -35,7 +35,7 @@ spec: {selector: {app: edge}, servers: [{port: {number: 80, name: http, protocol
 func randomChange(random *rand.Rand) string {
 	pick := func(of ...string) string { return of[random.IntN(len(of))] }
 	name := pick("a", "x", "z")
-	switch random.IntN(11) {
+	switch random.IntN(12) {
 	case 0, 1, 2:
 		return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: %s}\nspec: {hosts: [%s], gateways: [mesh, edge], http: [{timeout: %ds, route: [{destination: {host: %s}}]}]}",
 			name, pick("a.internal", "b.internal", "nobody.internal"), 1+random.IntN(3), pick("a.internal", "b.internal"))
@@ -54,6 +54,9 @@ func randomChange(random *rand.Rand) string {
 		return fmt.Sprintf("apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: %s, namespace: %s}\nspec: {configPatches: [{applyTo: CLUSTER, match: {cluster: {service: %s}}, patch: {operation: MERGE, value: {alt_stat_name: x%d}}}, "+
 			"{applyTo: %s, patch: {operation: REMOVE}}, {applyTo: EXTENSION_CONFIG, patch: {operation: ADD, value: {name: e, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer, max_request_bytes: 1}}}}]}",
 			name, pick("default", "istio-system"), pick("a.internal", "t.internal"), random.IntN(3), pick("HTTP_ROUTE", "VIRTUAL_HOST", "FILTER_CHAIN", "LISTENER"))
+	case 11:
+		return fmt.Sprintf("apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: %s, namespace: %s}\nspec: {selector: {matchLabels: {app: %s}}, accessLogging: [{providers: [{name: envoy}], match: {mode: %s}, disabled: %v}]}",
+			name, pick("default", "other"), pick("x", "edge"), pick("CLIENT", "SERVER", "CLIENT_AND_SERVER"), random.IntN(2) == 0)
 	case 6:
 		return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s}\nstringData: {a: b%d}", name, random.IntN(3))
 	default:

@@ -47,9 +47,17 @@ type Config struct {
 	Metrics  *Metrics
 	// Keys has the keys of issuers of tokens; nil for none.
 	Keys push.KeyReader
+	// Registrar makes proxies workloads; nil for nobody.
+	Registrar Registrar
 	// Authn says who clients are; nil goes by their certificates.
 	Authn *authn.Authenticator
 	Log   *slog.Logger
+}
+
+// Registrar makes connected proxies workloads (package register).
+type Registrar interface {
+	Connect(*proxy.Proxy)
+	Disconnect(*proxy.Proxy)
 }
 
 // Server serves proxies. Create one with New.
@@ -283,10 +291,15 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	if release == nil {
 		return nil, status.Error(codes.Unavailable, "the control plane is stopping")
 	}
+	unregister := func() {}
+	if s.cfg.Registrar != nil && !c.Fetch {
+		s.cfg.Registrar.Connect(who)
+		unregister = func() { s.cfg.Registrar.Disconnect(who) }
+	}
 	who = who.WithTargets(instancesOf(s.cfg.Discovery, who))
 	v := &view{
-		admitted: release,
-		server:   s, stream: c.Stream, peer: c.Peer, form: c.Form, since: time.Now(), proxy: who,
+		admitted: release, unregister: unregister,
+		server: s, stream: c.Stream, peer: c.Peer, form: c.Form, since: time.Now(), proxy: who,
 		changed: make(chan struct{}, 1), types: make(map[string]*viewType), nacks: make(map[string]uint64),
 	}
 	s.mu.Lock()
@@ -298,6 +311,7 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	s.mu.Unlock()
 	if gen == nil {
 		release()
+		unregister()
 		return nil, errNotRead
 	}
 	v.install(gen, nil, who)
@@ -355,6 +369,7 @@ var errNotRead = status.Error(codes.Unavailable, "the configuration has not been
 // detach forgets the view of a stream that ended.
 func (s *Server) detach(v *view) {
 	v.admitted()
+	v.unregister()
 	s.mu.Lock()
 	delete(s.views, v)
 	s.cfg.Metrics.connected(len(s.views))

@@ -44,7 +44,7 @@ func on(t *testing.T, documents string, test func(*rig)) {
 			Reader: r.store, Discovery: discovery, Shards: shards, Domain: config.DefaultDomain,
 			Debounce: debounce.Options{After: debounce.DefaultAfter, Max: debounce.DefaultMax, Endpoints: true},
 		})
-		for _, kind := range []config.Kind{config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication, config.EnvoyFilter, config.Secret, config.MeshConfig, config.AuthorizationPolicy, config.RequestAuthentication} {
+		for _, kind := range []config.Kind{config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication, config.EnvoyFilter, config.Secret, config.MeshConfig, config.AuthorizationPolicy, config.RequestAuthentication, config.Telemetry} {
 			r.store.RegisterHandler(kind, r.server.ConfigChanged)
 		}
 		r.put(documents)

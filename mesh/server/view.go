@@ -28,7 +28,9 @@ type view struct {
 	since  time.Time
 	// admitted gives back the place of the proxy among those that get their first configuration.
 	admitted func()
-	changed  chan struct{} // holds a value when Begin has something new
+	// unregister ends the registration of its workload.
+	unregister func()
+	changed    chan struct{} // holds a value when Begin has something new
 
 	mu    sync.Mutex
 	proxy *proxy.Proxy

@@ -395,7 +395,7 @@ func TestAChangeWithoutANewTimeIsSeen(t *testing.T) {
 }
 
 func TestProblemsAreLoggedOnce(t *testing.T) {
-	on(t, map[string]string{"a.yaml": wrong("a") + strings.Replace(entry("b", "1"), "WorkloadEntry", "ProxyConfig", 1)}, func(b *bench) {
+	on(t, map[string]string{"a.yaml": wrong("a") + strings.NewReplacer("networking.istio.io/v1", "extensions.istio.io/v1alpha1", "WorkloadEntry", "WasmPlugin").Replace(entry("b", "1"))}, func(b *bench) {
 		b.run()
 		b.expect()
 		b.write("c.yaml", entry("c", "1"))

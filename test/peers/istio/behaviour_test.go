@@ -33,6 +33,7 @@ func TestDocumentsHaveTheBehaviourOfIstiod(t *testing.T) {
 	ca.issue(t, "gateway", "", "*.test")
 	w.backends = startBackends(t, ca, certs)
 	w.backends.startAuthorizers(t)
+	w.startCollectors(t, logsBeside(certs))
 	issuer := newIssuer(t)
 	w.ports["keys"] = portOf(t, issuer.url)
 	ca.revoke(t, "s2", "revoked")
@@ -68,6 +69,7 @@ func (w *world) compare(t *testing.T, g *group, dir, secrets, certs string) {
 	}{{"istiod", startIstiod(t, g), ""}, {"holdfast-mesh", address, clientCerts}}
 	outcomes := make(map[string]map[*request][]*outcome)
 	for _, plane := range planes {
+		w.collectors.forget(t)
 		e := startEnvoy(t, g, dir, plane.name, plane.xds, secrets, plane.certs)
 		outcomes[plane.name] = make(map[*request][]*outcome)
 		for _, c := range g.cases {

@@ -52,6 +52,8 @@ type proxyNode struct {
 	// Network is the network in which it is, and NetworkView the networks whose endpoints it wants.
 	Network     string `json:"network"`
 	NetworkView string `json:"networkView"`
+	// Metadata are further metadata of the Node.
+	Metadata map[string]any `json:"metadata"`
 }
 
 // testCase is a behaviour: documents and requests.
@@ -77,6 +79,7 @@ var apiVersions = map[string]string{
 	"VirtualService": "networking.istio.io/v1", "DestinationRule": "networking.istio.io/v1", "ServiceEntry": "networking.istio.io/v1",
 	"Gateway": "networking.istio.io/v1", "Sidecar": "networking.istio.io/v1", "WorkloadEntry": "networking.istio.io/v1",
 	"PeerAuthentication": "security.istio.io/v1", "RequestAuthentication": "security.istio.io/v1", "AuthorizationPolicy": "security.istio.io/v1", "EnvoyFilter": "networking.istio.io/v1alpha3",
+	"Telemetry": "telemetry.istio.io/v1", "ProxyConfig": "networking.istio.io/v1beta1", "WorkloadGroup": "networking.istio.io/v1",
 	"Service": "v1", "EndpointSlice": "discovery.k8s.io/v1", "Ingress": "networking.k8s.io/v1", "IngressClass": "networking.k8s.io/v1",
 	"Pod": "v1", "Secret": "v1", "Namespace": "v1", "Node": "v1",
 }
@@ -97,6 +100,7 @@ var (
 // readGroups reads a file of cases. In it, CASE stands for the name of the case, PORT_HTTP for the port
 // of HTTP, PORT_v1 and so on for the ports of backends, other PORT_ names for a port of the case alone,
 // and CERTS for the directory of certificates.
+// LOGS stands for the directory of access logs.
 // HASH_NAME and SPKI_NAME are the hashes of a certificate and of its public key.
 // JWKS_ab stands for the public keys a and b, as a text in a document, KEYS_ab for the URL where they are, and ISSUER_ab
 // for an issuer that has them.
@@ -104,7 +108,7 @@ func readGroups(t *testing.T, path string, backends *backends, issuer *issuer, c
 	t.Helper()
 	b, err := os.ReadFile(path)
 	check(t, err)
-	text := hashToken.ReplaceAllStringFunc(strings.ReplaceAll(string(b), "CERTS", certs), func(token string) string {
+	text := hashToken.ReplaceAllStringFunc(strings.NewReplacer("CERTS", certs, "LOGS", logsBeside(certs)).Replace(string(b)), func(token string) string {
 		kind, name, _ := strings.Cut(token, "_")
 		return certificateHash(t, filepath.Join(certs, name+".pem"), kind == "SPKI")
 	})

@@ -28,6 +28,8 @@ type outcome struct {
 	Certificate string
 	// Seen are the requests that backends got, in order.
 	Seen []seen
+	// Recorded says how many records match each expectation, and unrecorded which expectations are not met.
+	Recorded, unrecorded []string
 	// err is why there was no answer.
 	err error
 }
@@ -40,7 +42,8 @@ type world struct {
 	*backends
 	ca    *authority
 	certs map[string]tls.Certificate // that clients may present
-	hits  int                        // requests that came to a backend, with istiod
+	collectors
+	hits int // requests that came to a backend, with istiod
 }
 
 // run sends a request as often as it says.
@@ -60,6 +63,7 @@ func (w *world) run(r *request) []*outcome {
 		for i := range out {
 			out[i] = w.send(r)
 		}
+		out[0].Recorded, out[0].unrecorded = w.collectors.expect(r.want.records)
 		return out
 	}
 	var wg sync.WaitGroup

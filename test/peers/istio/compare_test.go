@@ -12,7 +12,7 @@ import (
 // volatileRequest and volatileResponse are headers of which only the presence is compared, because the
 // value is another one each time.
 var (
-	volatileRequest  = []string{"x-request-id", "x-tag", "traceparent", "x-b3-traceid", "x-b3-spanid"}
+	volatileRequest  = []string{"x-request-id", "x-tag", "traceparent", "tracestate", "x-b3-traceid", "x-b3-spanid", "x-b3-parentspanid", "sw8", "x-datadog-trace-id", "x-datadog-parent-id", "x-datadog-tags"}
 	volatileResponse = []string{"date", "x-envoy-upstream-service-time", "set-cookie"}
 )
 
@@ -48,6 +48,7 @@ func describe(r *request, outcomes []*outcome) (lines []string) {
 	}
 	o := outcomes[0]
 	lines = append(lines, "status "+o.Status)
+	lines = append(lines, o.Recorded...)
 	if o.Certificate != "" {
 		lines = append(lines, "certificate of "+o.Certificate)
 	}
@@ -130,6 +131,7 @@ func (r *request) unmet(outcomes []*outcome) (out []string) {
 	if r.want.attempts != 0 && len(outcomes[0].Seen) != r.want.attempts {
 		out = append(out, fmt.Sprintf("%d attempts, want %d", len(outcomes[0].Seen), r.want.attempts))
 	}
+	out = append(out, outcomes[0].unrecorded...)
 	for _, c := range r.want.checks {
 		if problem := outcomes[0].check(c); problem != "" {
 			out = append(out, problem)

@@ -70,6 +70,8 @@ var allFeatures = []feature{
 	{"identity", []string{"AuthorizationPolicy rules[].from[].source.principals[]", "AuthorizationPolicy rules[].from[].source.notPrincipals[]", "AuthorizationPolicy rules[].from[].source.namespaces[]", "AuthorizationPolicy rules[].from[].source.notNamespaces[]", "AuthorizationPolicy rules[].from[].source.serviceAccounts[]", "AuthorizationPolicy rules[].from[].source.trustDomains[]"}},
 	{"external authorization", []string{"AuthorizationPolicy provider.name"}},
 	{"tokens", []string{"RequestAuthentication jwtRules[]"}},
+	{"access logs", []string{"Telemetry accessLogging[]", "MeshConfig defaultProviders.accessLogging", "MeshConfig accessLogFile"}},
+	{"tracing", []string{"Telemetry tracing[]", "MeshConfig defaultProviders.tracing", "MeshConfig enableTracing"}},
 	{"Kubernetes Service", []string{"Service spec"}},
 	{"Ingress", []string{"Ingress spec"}},
 	{"proxy headers", []string{"MeshConfig defaultConfig.proxyHeaders", "MeshConfig defaultConfig.gatewayTopology"}},

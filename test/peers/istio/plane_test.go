@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -33,7 +34,7 @@ func startIstiod(t *testing.T, g *group) string {
 	check(t, err)
 	conf, err := mesh.ApplyMeshConfigDefaults(string(text))
 	check(t, err)
-	conf.EnableTracing = false // it only adds headers of tracing
+	conf.EnableTracing = g.traces(t) // istiod's default is true
 	var documents []config.Config
 	for _, d := range g.documents {
 		if d.core {
@@ -168,6 +169,8 @@ var bootstrap = template.Must(template.New("").Parse(`{
     "ads_config": {"api_type": "DELTA_GRPC", "set_node_on_first_message_only": true, "transport_api_version": "V3",
       "grpc_services": [{"envoy_grpc": {"cluster_name": "xds-grpc"}}]}
   },
+  "layered_runtime": {"layers": [{"name": "flush", "static_layer": {
+    "tracing.zipkin.min_flush_spans": 1, "tracing.opentelemetry.min_flush_spans": 1, "tracing.opentelemetry.flush_interval_ms": 50}}]},
   "static_resources": {"clusters": [
     {"name": "xds-grpc", {{.TransportSocket}} {{template "address" .XDS}} }, {{template "sds" .Secrets}}
   ]}
@@ -212,6 +215,7 @@ func nodeOf(p proxyNode) map[string]any {
 		"id":      p.Type + "~" + ip + "~test." + p.Namespace + "~" + p.Namespace + ".svc.cluster.local",
 		"cluster": "test", "metadata": metadata,
 	}
+	maps.Copy(metadata, p.Metadata)
 	if p.Locality != "" {
 		parts := append(strings.Split(p.Locality, "/"), "", "")
 		node["locality"] = map[string]any{"region": parts[0], "zone": parts[1], "sub_zone": parts[2]}
@@ -239,7 +243,7 @@ func startEnvoy(t *testing.T, g *group, dir, name, xds, secrets, certs string) *
 	check(t, os.WriteFile(file, b.Bytes(), 0o600))
 	e := &envoy{admin: "127.0.0.1:" + strconv.Itoa(admin)}
 	e.process = start(t, "the Envoy of "+name, filepath.Join(dir, name+".log"), envoyBinary,
-		"-c", file, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning", "--drain-time-s", "1")
+		"-c", file, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning", "--drain-time-s", "1", "--file-flush-interval-msec", "20")
 	e.wait(t, func() error { return ready(e.admin) })
 	e.wait(t, e.warm)
 	dump := e.get(t, "/config_dump?include_eds")

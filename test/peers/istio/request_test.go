@@ -49,6 +49,8 @@ type want struct {
 	mirrored []string
 	attempts int      // 0: not said
 	checks   []string // name=value
+	// records are what an access log or a collector must have (~REGEX) or must not have (!REGEX).
+	records []string
 }
 
 // parseRequest reads a line.
@@ -174,6 +176,8 @@ func parseWant(text string, times int) (w want, err error) {
 		key, value, hasValue := strings.Cut(word, "=")
 		status, count, counted := strings.Cut(word, ":")
 		switch {
+		case strings.HasPrefix(word, "log:") || strings.HasPrefix(word, "got:"):
+			w.records = append(w.records, word)
 		case i == 0 && !counted:
 			w.statuses[word] = times
 		case !hasValue && (status == "closed" || isNumber(status)) && counted:

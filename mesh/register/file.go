@@ -1,0 +1,136 @@
+package register
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/holdfast-xds/holdfast/internal/atomicfile"
+	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
+)
+
+// RestartGrace is how long a workload stays after a restart of the control plane until its proxy has connected again.
+const RestartGrace = time.Minute
+
+// writeDelay is how long a change waits for others before the file is written.
+const writeDelay = 200 * time.Millisecond
+
+// record is a workload in the file: an element of a list in JSON.
+type record struct {
+	Node      string            `json:"node"`
+	Group     string            `json:"group"`
+	Namespace string            `json:"namespace"`
+	Account   string            `json:"account"`
+	Address   string            `json:"address"`
+	Network   string            `json:"network,omitempty"`
+	Locality  string            `json:"locality,omitempty"` // region/zone/subzone
+	Labels    map[string]string `json:"labels,omitempty"`
+}
+
+// Load reads the workloads that had registered before a restart from a file, in which Keep keeps them. They stay for
+// RestartGrace. A file that does not exist has none.
+func (r *Registrar) Load(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("register: %w", err)
+	}
+	var records []record
+	if err == nil {
+		if err := json.Unmarshal(text, &records); err != nil {
+			return fmt.Errorf("register: %s: %w", path, err)
+		}
+	}
+	r.events.Lock()
+	defer r.events.Unlock()
+	r.path = path
+	for _, rec := range records {
+		p, err := rec.proxy()
+		if err != nil {
+			return fmt.Errorf("register: %s: %w", path, err)
+		}
+		m := r.memberOf(p)
+		m.proxy = p
+		r.leave(m, RestartGrace)
+	}
+	return nil
+}
+
+func (rec record) proxy() (*proxy.Proxy, error) {
+	address, err := netip.ParseAddr(rec.Address)
+	if err != nil {
+		return nil, err
+	}
+	p := &proxy.Proxy{
+		Node: rec.Node, Namespace: rec.Namespace, AutoRegisterGroup: rec.Group, ServiceAccount: rec.Account, Authenticated: true,
+		IPs: []netip.Addr{address}, Network: rec.Network, GivenLabels: rec.Labels,
+	}
+	if rec.Locality != "" {
+		parts := append(strings.SplitN(rec.Locality, "/", 3), "", "")
+		p.Locality = &corev3.Locality{Region: parts[0], Zone: parts[1], SubZone: parts[2]}
+	}
+	return p, nil
+}
+
+// Keep keeps the workloads that have registered in the file of Load, until ctx ends. Without a file it does nothing.
+func (r *Registrar) Keep(ctx context.Context) error {
+	r.events.Lock()
+	path := r.path
+	r.events.Unlock()
+	for path != "" {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.changed:
+		}
+		ended := !wake.Sleep(ctx, writeDelay)
+		if err := r.write(path); err != nil {
+			r.log.Error("the registered workloads cannot be kept", "err", err)
+		}
+		if ended {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (r *Registrar) write(path string) error {
+	r.events.Lock()
+	records := []record{}
+	for _, m := range r.holders {
+		records = append(records, record{
+			Node: m.proxy.Node, Group: m.group.Name, Namespace: m.group.Namespace, Account: m.account, Address: m.proxy.IPs[0].String(),
+			Network: m.proxy.Network, Locality: localityOf(m.proxy), Labels: m.proxy.GivenLabels,
+		})
+	}
+	r.events.Unlock()
+	slices.SortFunc(records, func(a, b record) int {
+		return strings.Compare(a.Namespace+"/"+a.Group+a.Address, b.Namespace+"/"+b.Group+b.Address)
+	})
+	text, err := json.MarshalIndent(records, "", "  ")
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(path, append(text, '\n'), 0o600)
+}
+
+// memberOf returns the member that a proxy is; a new one if it is none yet. It is called with events held.
+func (r *Registrar) memberOf(p *proxy.Proxy) *member {
+	id := identityOf(p)
+	m := r.members[id]
+	if m == nil {
+		m = &member{identity: id, group: config.Key{Kind: config.WorkloadGroup, Namespace: p.Namespace, Name: p.AutoRegisterGroup}}
+		r.members[id] = m
+	}
+	return m
+}

@@ -18,6 +18,7 @@ import (
 
 	"istio.io/istio/pilot/pkg/config/kube/crd"
 	"istio.io/istio/pilot/pkg/features"
+	"istio.io/istio/pilot/pkg/networking/core"
 	pilotxds "istio.io/istio/pilot/test/xds"
 	"istio.io/istio/pkg/config"
 	"istio.io/istio/pkg/config/mesh"
@@ -58,6 +59,8 @@ func startIstiod(t *testing.T, g *group) string {
 	if g.JWKSFetch == "proxy" {
 		features.JwksFetchMode = jwt.Hybrid
 	}
+	// The access log of a mesh configuration is cached for the whole process, until the configuration changes.
+	core.NewConfigGenerator(nil).MeshConfigChanged(conf)
 	s := pilotxds.NewFakeDiscoveryServer(t, pilotxds.FakeOptions{
 		Configs: documents, KubernetesObjectString: g.yaml(t, true), MeshConfig: conf,
 		ListenerBuilder:            func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },

@@ -14,6 +14,11 @@ import (
 
 const worlds = services + `
 ---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data: {mesh: "extensionProviders: [{name: als, envoyHttpAls: {service: default/b.internal, port: 80}}]"}
+---
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: t, namespace: other}
@@ -50,8 +55,8 @@ func randomChange(random *rand.Rand) string {
 	case 9:
 		return fmt.Sprintf("apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: %s}\nspec: {jwtRules: [{issuer: i%d}]}", name, random.IntN(3))
 	case 10:
-		return fmt.Sprintf("apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: %s, namespace: %s}\nspec: {selector: {matchLabels: {app: %s}}, accessLogging: [{providers: [{name: envoy}], match: {mode: %s}, disabled: %v}]}",
-			name, pick("default", "other"), pick("x", "edge"), pick("CLIENT", "SERVER", "CLIENT_AND_SERVER"), random.IntN(2) == 0)
+		return fmt.Sprintf("apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: %s, namespace: %s}\nspec: {%saccessLogging: [{providers: [{name: %s}], match: {mode: %s}, disabled: %v}]}",
+			name, pick("default", "other", "narrow"), pick("", "", "selector: {matchLabels: {app: edge}}, "), pick("envoy", "als", "als"), pick("CLIENT", "SERVER", "CLIENT_AND_SERVER"), random.IntN(2) == 0)
 	case 6:
 		return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s}\nstringData: {a: b%d}", name, random.IntN(3))
 	default:

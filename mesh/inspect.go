@@ -137,6 +137,11 @@ func (e *Environment) Diff(ctx context.Context, node string, files map[string]st
 	if err != nil || config.Invalid(problems) {
 		return nil, problems, err
 	}
+	for _, c := range e.registrar.Entries(store) {
+		if _, err := store.Create(c); err != nil {
+			return nil, problems, err
+		}
+	}
 	shards := &service.Shards{}
 	discovery := e.registries(store, service.Options{
 		Cluster: e.cfg.Cluster, Domain: e.cfg.Domain, Shards: shards,

@@ -17,7 +17,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -138,20 +137,11 @@ func New(cfg Config) (*Environment, error) {
 		return nil, err
 	}
 	e.assemble()
-	if cfg.StateDir == "" {
-		return e, nil
-	}
-	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
-		return nil, fmt.Errorf("--state-dir: %w", err)
-	}
-	if err := e.registrar.Load(filepath.Join(cfg.StateDir, registrations)); err != nil {
-		return nil, fmt.Errorf("--state-dir: %w", err)
+	if err := e.loadRegistrations(); err != nil {
+		return nil, err
 	}
 	return e, nil
 }
-
-// registrations is the file in the state directory with the workloads that have registered.
-const registrations = "workloads.json"
 
 // authority makes the authority of the mesh, if it has one.
 func (e *Environment) authority() error {

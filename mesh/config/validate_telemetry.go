@@ -88,7 +88,6 @@ func (k *checker) notEmpty(at *path, text string) {
 // metrics checks what Istio's own validation checks of metrics, which are not made here.
 func (k *checker) metrics(at *path, m *telemetry.Metrics) {
 	k.providerNames(at.field("providers"), m.GetProviders())
-	k.duration(at.field("reportingInterval"), m.GetReportingInterval())
 	for i, override := range m.GetOverrides() {
 		at := at.field("overrides").at(i)
 		if custom, ok := override.GetMatch().GetMetricMatch().(*telemetry.MetricSelector_CustomMetric); ok {

@@ -229,6 +229,18 @@ func (r *Registrar) entryOf(m *member) *config.Config {
 	return entry(m, group)
 }
 
+// Entries returns the WorkloadEntries that the registered workloads would be with other documents, in no order.
+func (r *Registrar) Entries(documents config.Reader) (out []*config.Config) {
+	r.events.Lock()
+	defer r.events.Unlock()
+	for _, m := range r.holders {
+		if group := documents.Get(m.group); refusal(m.proxy, group) == "" && documents.Get(m.key) == nil {
+			out = append(out, entry(m, group))
+		}
+	}
+	return out
+}
+
 // refusal returns why a proxy may not register in a group, which may be nil; "" if it may.
 func refusal(p *proxy.Proxy, group *config.Config) string {
 	if group == nil {

@@ -265,3 +265,26 @@ func TestWorkloadsSurviveARestart(t *testing.T) {
 		r.want()
 	})
 }
+
+func TestOtherDocumentsMayMakeOtherWorkloads(t *testing.T) {
+	on(t, func(r *rig) {
+		r.put(group)
+		r.Connect(member1())
+		for text, want := range map[string]int{group: 1, strings.Replace(group, "serviceAccount: web", "serviceAccount: other", 1): 0, strings.Replace(group, "name: web", "name: renamed", 1): 0} {
+			other := config.NewMemory()
+			docs, _ := config.Read("other.yaml", []byte(text))
+			if _, err := other.Create(docs[0].Config); err != nil {
+				t.Fatal(err)
+			}
+			entries := r.Entries(other)
+			if len(entries) != want {
+				t.Errorf("%d workloads, want %d", len(entries), want)
+			}
+			for _, c := range entries {
+				if _, err := other.Create(c); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+}

@@ -145,7 +145,9 @@ func (gen *generation) keep(before *generation) {
 		return differs&push.Routes == 0 && !telemetries && (!routes || sameServices(who)) && (!policies || isSidecar(who))
 	}
 	gen.routes.keeps = func(*proxy.Proxy) bool { return !routes }
-	gen.inbound.keeps = func(*proxy.Proxy) bool { return !policies && !telemetries }
+	gen.inbound.keeps = func(who *proxy.Proxy) bool {
+		return !policies && !telemetries && (!routes || !isSidecar(who) || sameServices(who)) // which collectors it reaches
+	}
 }
 
 // outboundOf returns the resources of a proxy for connections that it opens.

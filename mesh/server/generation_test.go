@@ -15,6 +15,11 @@ import (
 
 const worlds = services + `
 ---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data: {mesh: "extensionProviders: [{name: als, envoyHttpAls: {service: default/b.internal, port: 80}}]"}
+---
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: t, namespace: other}
@@ -55,8 +60,8 @@ func randomChange(random *rand.Rand) string {
 			"{applyTo: %s, patch: {operation: REMOVE}}, {applyTo: EXTENSION_CONFIG, patch: {operation: ADD, value: {name: e, typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer, max_request_bytes: 1}}}}]}",
 			name, pick("default", "istio-system"), pick("a.internal", "t.internal"), random.IntN(3), pick("HTTP_ROUTE", "VIRTUAL_HOST", "FILTER_CHAIN", "LISTENER"))
 	case 11:
-		return fmt.Sprintf("apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: %s, namespace: %s}\nspec: {selector: {matchLabels: {app: %s}}, accessLogging: [{providers: [{name: envoy}], match: {mode: %s}, disabled: %v}]}",
-			name, pick("default", "other"), pick("x", "edge"), pick("CLIENT", "SERVER", "CLIENT_AND_SERVER"), random.IntN(2) == 0)
+		return fmt.Sprintf("apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: %s, namespace: %s}\nspec: {%saccessLogging: [{providers: [{name: %s}], match: {mode: %s}, disabled: %v}]}",
+			name, pick("default", "other", "narrow"), pick("", "", "selector: {matchLabels: {app: edge}}, "), pick("envoy", "als", "als"), pick("CLIENT", "SERVER", "CLIENT_AND_SERVER"), random.IntN(2) == 0)
 	case 6:
 		return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s}\nstringData: {a: b%d}", name, random.IntN(3))
 	default:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,6 +76,11 @@ func TestAMachineRegistersItself(t *testing.T) {
 	machine.startAgentWith(flags("machine")...)
 	machine.startEnvoy()
 	w.answers(machines, "200 v1")
+
+	// The same documents would change nothing: diff knows the machine, too.
+	if code, out, problems := run(t, "diff", "--admin", w.admin, w.path("documents")); code != 0 || !strings.Contains(out, "client-1: nothing changes") {
+		t.Errorf("diff: %d %s %s", code, out, problems)
+	}
 
 	// It stays while its agent is away for a short time, also when holdfast-mesh restarts meanwhile.
 	machine.envoy.Kill()

@@ -18,6 +18,7 @@ import (
 
 	"istio.io/istio/pilot/pkg/config/kube/crd"
 	"istio.io/istio/pilot/pkg/features"
+	"istio.io/istio/pilot/pkg/networking/core"
 	pilotxds "istio.io/istio/pilot/test/xds"
 	"istio.io/istio/pkg/config"
 	"istio.io/istio/pkg/config/mesh"
@@ -67,6 +68,8 @@ func startIstiod(t *testing.T, g *group) string {
 		check(t, err)
 		networks.Networks = parsed.GetNetworks()
 	}
+	// The access log of a mesh configuration is cached for the whole process, until the configuration changes.
+	core.NewConfigGenerator(nil).MeshConfigChanged(conf)
 	s := pilotxds.NewFakeDiscoveryServer(t, pilotxds.FakeOptions{
 		NetworksWatcher: meshwatcher.NewFixedNetworksWatcher(&networks),
 		Configs:         documents, KubernetesObjectString: g.yaml(t, true), MeshConfig: conf,

@@ -50,6 +50,17 @@ const (
 	Node                  Kind = "Node"
 	Secret                Kind = "Secret"
 	Ingress               Kind = "networking.k8s.io/Ingress"
+	// ConfigMap has certificates of authorities for the kinds of the Gateway API, in the key ca.crt.
+	ConfigMap Kind = "ConfigMap"
+	// KubernetesGateway is the Gateway of the Gateway API; those below are of the same group.
+	KubernetesGateway Kind = "gateway.networking.k8s.io/Gateway"
+	GatewayClass      Kind = "gateway.networking.k8s.io/GatewayClass"
+	HTTPRoute         Kind = "gateway.networking.k8s.io/HTTPRoute"
+	GRPCRoute         Kind = "gateway.networking.k8s.io/GRPCRoute"
+	TLSRoute          Kind = "gateway.networking.k8s.io/TLSRoute"
+	TCPRoute          Kind = "gateway.networking.k8s.io/TCPRoute"
+	ReferenceGrant    Kind = "gateway.networking.k8s.io/ReferenceGrant"
+	BackendTLSPolicy  Kind = "gateway.networking.k8s.io/BackendTLSPolicy"
 	// MeshConfig is the document "mesh" in the ConfigMap "istio" of the root namespace, as istiod
 	// reads it.
 	MeshConfig Kind = "mesh.istio.io/MeshConfig"
@@ -57,6 +68,14 @@ const (
 
 // Short returns the name of a kind without its group.
 func (k Kind) Short() string { return string(k[strings.IndexByte(string(k), '/')+1:]) }
+
+// Label returns the name of a kind by which no other kind is called: Istio and the Gateway API both have a Gateway.
+func (k Kind) Label() string {
+	if k == KubernetesGateway {
+		return "KubernetesGateway"
+	}
+	return k.Short()
+}
 
 // Key identifies a document. The namespace is empty for kinds without one.
 type Key struct {

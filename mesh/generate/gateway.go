@@ -52,23 +52,22 @@ func (g *Generator) addGateway(v *proxy.View, listeners, routes Set) {
 // ports returns the ports of the Gateways. A port of a Gateway is that of the Service before the
 // proxy; the proxy listens on its target port.
 func (b *gatewayBuilder) ports() (ports []*gatewayPort) {
-	targets := make(map[uint32]uint32)
-	for _, t := range b.view.Targets() {
-		targets[t.Number] = t.TargetPort
-	}
 	for _, gw := range b.snap.Gateways(b.view) {
 		for _, server := range gw.Gateway.GetServers() {
 			number := server.GetPort().GetNumber()
-			target := cmp.Or(targets[number], number)
-			if b.view.Unprivileged() && target < firstUnprivileged {
-				continue
+			for _, target := range gw.Ports(b.view, number) {
+				if b.view.Unprivileged() && target < firstUnprivileged {
+					continue
+				}
+				i := slices.IndexFunc(ports, func(p *gatewayPort) bool {
+					return p.bind == server.GetBind() && p.number == number && p.target == target
+				})
+				if i < 0 {
+					i = len(ports)
+					ports = append(ports, &gatewayPort{bind: server.GetBind(), number: number, target: target})
+				}
+				ports[i].servers = append(ports[i].servers, gatewayServer{server, gw, service.ParseProtocol(server.GetPort().GetProtocol())})
 			}
-			i := slices.IndexFunc(ports, func(p *gatewayPort) bool { return p.bind == server.GetBind() && p.number == number })
-			if i < 0 {
-				i = len(ports)
-				ports = append(ports, &gatewayPort{bind: server.GetBind(), number: number, target: target})
-			}
-			ports[i].servers = append(ports[i].servers, gatewayServer{server, gw, service.ParseProtocol(server.GetPort().GetProtocol())})
 		}
 	}
 	return ports
@@ -90,7 +89,9 @@ func (s gatewayServer) serverNames() (names []string) {
 		if host == "*" {
 			return nil
 		}
-		names = append(names, string(host))
+		if !slices.Contains(names, string(host)) {
+			names = append(names, string(host))
+		}
 	}
 	return names
 }
@@ -183,7 +184,7 @@ func (b *gatewayBuilder) httpsChain(port *gatewayPort, s gatewayServer) *chain {
 		bind = port.bind
 	}
 	return &chain{
-		serverNames: s.serverNames(), transport: "tls", tls: downstreamTLS(b.view, s.GetTls(), true), origin: s.of.Meta.Key,
+		serverNames: s.serverNames(), transport: "tls", tls: downstreamTLS(b.view, s.GetTls(), true), origin: s.of.Origin(),
 		filters: []*listenerv3.Filter{b.manager(bind, port, name)},
 	}
 }

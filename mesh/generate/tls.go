@@ -109,7 +109,7 @@ func (g *Generator) upstreamTLS(c *outboundCluster, tls *networking.ClientTLSSet
 	default:
 		return nil
 	}
-	if tls.GetCredentialName() != "" && c.view.Type() == proxy.Sidecar && !c.rule.SelectsWorkloads() {
+	if tls.GetCredentialName() != "" && !strings.Contains(tls.GetCredentialName(), "://") && c.view.Type() == proxy.Sidecar && !c.rule.SelectsWorkloads() {
 		// All sidecars would wait for a secret that few of them may have.
 		return nil
 	}
@@ -193,6 +193,10 @@ func (g *Generator) setCredentials(c *outboundCluster, tls *networking.ClientTLS
 	names := tls.GetSubjectAltNames()
 	if len(names) == 0 && c.svc.Registry == service.External {
 		names = g.accountsOf(c.svc)
+	}
+	if roots := g.policyRoots(tls.GetCredentialName(), names); roots != nil {
+		common.ValidationContextType = roots
+		return
 	}
 	certificate := "file-cert:" + tls.GetClientCertificate() + "~" + tls.GetPrivateKey()
 	roots := "file-root:system"

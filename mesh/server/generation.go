@@ -161,7 +161,7 @@ func affectedHosts(r *push.Request) (all bool, hosts map[service.Hostname]bool) 
 	}
 	for key := range r.Configs {
 		switch key.Kind {
-		case config.DestinationRule, config.Sidecar, config.MeshConfig, config.Namespace:
+		case config.DestinationRule, config.BackendTLSPolicy, config.Sidecar, config.MeshConfig, config.Namespace:
 			return true, nil // they decide about subsets, localities, and which service a host is
 		}
 	}

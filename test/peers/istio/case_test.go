@@ -37,6 +37,7 @@ type group struct {
 	ports     map[string]int
 	backends  *backends
 	issuer    *issuer
+	addresses int
 }
 
 // proxyNode is what an Envoy says of itself.
@@ -74,13 +75,17 @@ var apiVersions = map[string]string{
 	"Gateway": "networking.istio.io/v1", "Sidecar": "networking.istio.io/v1", "WorkloadEntry": "networking.istio.io/v1",
 	"PeerAuthentication": "security.istio.io/v1", "RequestAuthentication": "security.istio.io/v1", "AuthorizationPolicy": "security.istio.io/v1",
 	"Service": "v1", "EndpointSlice": "discovery.k8s.io/v1", "Ingress": "networking.k8s.io/v1", "IngressClass": "networking.k8s.io/v1",
-	"Pod": "v1", "Secret": "v1", "Namespace": "v1", "Node": "v1",
+	"Pod": "v1", "Secret": "v1", "ConfigMap": "v1", "Namespace": "v1", "Node": "v1",
+	"GatewayClass": "gateway.networking.k8s.io/v1", "KubernetesGateway": "gateway.networking.k8s.io/v1",
+	"HTTPRoute": "gateway.networking.k8s.io/v1", "GRPCRoute": "gateway.networking.k8s.io/v1",
+	"TLSRoute": "gateway.networking.k8s.io/v1", "TCPRoute": "gateway.networking.k8s.io/v1",
+	"ReferenceGrant": "gateway.networking.k8s.io/v1beta1", "BackendTLSPolicy": "gateway.networking.k8s.io/v1",
 }
 
-var coreKinds = []string{"Service", "EndpointSlice", "Ingress", "IngressClass", "Pod", "Secret", "Namespace", "Node"}
+var coreKinds = append([]string{"Service", "EndpointSlice", "Ingress", "IngressClass", "Pod", "Secret", "ConfigMap", "Namespace", "Node"}, gatewayAPIKinds...)
 
 // clusterKinds are in no namespace.
-var clusterKinds = []string{"IngressClass", "Namespace", "Node"}
+var clusterKinds = []string{"IngressClass", "Namespace", "Node", "GatewayClass"}
 
 // portToken is the name of a port in a document.
 var (
@@ -201,6 +206,7 @@ func (g *group) readCase(t *testing.T, raw json.RawMessage) (*testCase, error) {
 			all["ServiceEntry"] = g.inboundService(t, c.Name)
 		}
 	}
+	g.addGatewayAPI(c.Name, all)
 	for _, kind := range slices.Sorted(maps.Keys(all)) {
 		if apiVersions[kind] == "" {
 			return c, fmt.Errorf("unknown key %q", kind)
@@ -299,7 +305,10 @@ func newDocument(name, kind string, i int, body map[string]any, at time.Time) do
 	if kind == "AuthorizationPolicy" {
 		d.body["spec"] = withTexts(body)
 	}
-	d.body["apiVersion"], d.body["kind"], d.body["metadata"] = apiVersions[kind], kind, meta
+	if slices.Contains(gatewayAPIKinds, kind) {
+		d.body = map[string]any{"spec": body}
+	}
+	d.body["apiVersion"], d.body["kind"], d.body["metadata"] = apiVersions[kind], strings.TrimPrefix(kind, "Kubernetes"), meta
 	return d
 }
 

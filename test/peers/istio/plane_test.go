@@ -58,7 +58,7 @@ func startIstiod(t *testing.T, g *group) string {
 		features.JwksFetchMode = jwt.Hybrid
 	}
 	s := pilotxds.NewFakeDiscoveryServer(t, pilotxds.FakeOptions{
-		Configs: documents, KubernetesObjectString: g.yaml(t, true), MeshConfig: conf,
+		Configs: documents, KubernetesObjectString: g.kubernetesYAML(t), MeshConfig: conf, KubeClientModifier: withGatewayAPI(t),
 		ListenerBuilder:            func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
 		DisableSecretAuthorization: true,
 	})

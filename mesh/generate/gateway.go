@@ -31,6 +31,20 @@ type gatewayPort struct {
 	number  uint32 // as the Gateways say it, by which routes are named
 	target  uint32 // on which the proxy listens
 	servers []gatewayServer
+	// shared says that it listens on another port than an earlier one of the same number.
+	shared bool
+}
+
+// routes returns the name of the routes of HTTP without TLS.
+func (p *gatewayPort) routes() string {
+	name := "http." + strconv.Itoa(int(p.number))
+	if p.bind != "" {
+		name += "." + p.bind
+	}
+	if p.shared {
+		name += "-" + strconv.Itoa(int(p.target))
+	}
+	return name
 }
 
 // gatewayBuilder makes what a gateway needs.
@@ -64,7 +78,8 @@ func (b *gatewayBuilder) ports() (ports []*gatewayPort) {
 				})
 				if i < 0 {
 					i = len(ports)
-					ports = append(ports, &gatewayPort{bind: server.GetBind(), number: number, target: target})
+					shared := slices.ContainsFunc(ports, func(p *gatewayPort) bool { return p.bind == server.GetBind() && p.number == number })
+					ports = append(ports, &gatewayPort{bind: server.GetBind(), number: number, target: target, shared: shared})
 				}
 				ports[i].servers = append(ports[i].servers, gatewayServer{server, gw, service.ParseProtocol(server.GetPort().GetProtocol())})
 			}
@@ -131,10 +146,7 @@ func (b *gatewayBuilder) addPort(port *gatewayPort) {
 		}
 	}
 	if len(plain) > 0 {
-		name := "http." + strconv.Itoa(int(port.number))
-		if port.bind != "" {
-			name += "." + port.bind
-		}
+		name := port.routes()
 		b.addRoutes(name, port, plain, false)
 		c := &chain{filters: []*listenerv3.Filter{b.manager(binds[0], port, name)}}
 		if len(chains) > 0 {

@@ -302,6 +302,9 @@ func newDocument(name, kind string, i int, body map[string]any, at time.Time) do
 	if kind == "Secret" {
 		encodeFiles(body["data"])
 	}
+	if kind == "ConfigMap" {
+		readFiles(body["data"])
+	}
 	if kind == "AuthorizationPolicy" {
 		d.body["spec"] = withTexts(body)
 	}
@@ -336,6 +339,16 @@ func encodeFiles(data any) {
 	for key, path := range entries {
 		if content, err := os.ReadFile(fmt.Sprint(path)); err == nil {
 			entries[key] = base64.StdEncoding.EncodeToString(content)
+		}
+	}
+}
+
+// readFiles puts the content of files in the place of their paths, as encodeFiles does, for a ConfigMap.
+func readFiles(data any) {
+	entries, _ := data.(map[string]any)
+	for key, path := range entries {
+		if content, err := os.ReadFile(fmt.Sprint(path)); err == nil {
+			entries[key] = string(content)
 		}
 	}
 }

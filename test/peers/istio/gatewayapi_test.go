@@ -24,7 +24,7 @@ var routeKinds = []string{"HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute"}
 
 // addGatewayAPI completes the documents of the Gateway API in a case. A Gateway is of the class istio and, if it has no addresses, served
 // by the Envoy as the only endpoint of gateway-CASE.test. A route has the parent CASE. If there are routes and no Services, there are the
-// Services CASE-v1 and CASE-v2 with the port 80 and these backends.
+// Services CASE-v1, CASE-v2 and CASE-s1 with the port 80 and these backends, and with routes of connections also CASE-t1 and CASE-t2.
 func (g *group) addGatewayAPI(name string, all map[string]any) {
 	for _, spec := range specsOf(all, "KubernetesGateway") {
 		setDefault(spec, "gatewayClassName", "istio")
@@ -46,16 +46,23 @@ func (g *group) addGatewayAPI(name string, all map[string]any) {
 	if _, own := all["Service"]; routes == 0 || own {
 		return
 	}
+	backends := []string{"v1", "v2", "s1"}
+	if all["TCPRoute"] != nil || all["TLSRoute"] != nil {
+		backends = append(backends, "t1", "t2")
+	}
 	var services, slices []any
-	for _, backend := range []string{"v1", "v2"} {
-		service := name + "-" + backend
+	for _, backend := range backends {
+		service, port := name+"-"+backend, "http"
+		if strings.HasPrefix(backend, "t") {
+			port = "tcp"
+		}
 		services = append(services, map[string]any{
 			"metadata": map[string]any{"name": service},
-			"spec":     map[string]any{"type": "ClusterIP", "clusterIP": g.nextAddress(), "ports": []any{map[string]any{"name": "http", "port": 80, "protocol": "TCP", "targetPort": g.ports["PORT_"+backend]}}},
+			"spec":     map[string]any{"type": "ClusterIP", "clusterIP": g.nextAddress(), "ports": []any{map[string]any{"name": port, "port": 80, "protocol": "TCP", "targetPort": g.ports["PORT_"+backend]}}},
 		})
 		slices = append(slices, map[string]any{
 			"metadata":    map[string]any{"name": service + "-1", "labels": map[string]any{"kubernetes.io/service-name": service}},
-			"addressType": "IPv4", "ports": []any{map[string]any{"name": "http", "port": g.ports["PORT_"+backend], "protocol": "TCP"}},
+			"addressType": "IPv4", "ports": []any{map[string]any{"name": port, "port": g.ports["PORT_"+backend], "protocol": "TCP"}},
 			"endpoints": []any{map[string]any{"addresses": []any{"127.0.0.1"}, "conditions": map[string]any{"ready": true}}},
 		})
 	}

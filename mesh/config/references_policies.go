@@ -77,10 +77,12 @@ func (x *references) policies() {
 	p.authorization, p.tokens, p.peers = list(AuthorizationPolicy), list(RequestAuthentication), list(PeerAuthentication)
 	for i, c := range p.authorization {
 		p.selects(c, c.Spec.(*security.AuthorizationPolicy).GetSelector().GetMatchLabels())
+		p.targets(c, c.Spec.(*security.AuthorizationPolicy))
 		p.provider(c)
 		p.rules(c, p.authorization[:i])
 	}
 	for _, c := range p.tokens {
+		p.targets(c, c.Spec.(*security.RequestAuthentication))
 		p.selects(c, c.Spec.(*security.RequestAuthentication).GetSelector().GetMatchLabels())
 		p.asksForTokens(c)
 	}
@@ -142,7 +144,7 @@ func (p *policies) provider(c *Config) {
 // what other policies close.
 func (p *policies) rules(c *Config, older []*Config) {
 	spec := c.Spec.(*security.AuthorizationPolicy)
-	if c.Annotations[DryRun] == "true" {
+	if c.Annotations[DryRun] == "true" || hasTargets(spec) {
 		return
 	}
 	in, at := p.scopeOf(c, spec.GetSelector().GetMatchLabels()), (&path{name: "spec"}).field("rules")
@@ -167,7 +169,7 @@ func (p *policies) rules(c *Config, older []*Config) {
 func (p *policies) opens(c *Config, at *path, in scope) {
 	for _, other := range p.authorization {
 		spec := other.Spec.(*security.AuthorizationPolicy)
-		if other == c || spec.GetAction() != security.AuthorizationPolicy_ALLOW || slices.ContainsFunc(spec.GetRules(), isEverything) {
+		if other == c || hasTargets(spec) || spec.GetAction() != security.AuthorizationPolicy_ALLOW || slices.ContainsFunc(spec.GetRules(), isEverything) {
 			continue
 		}
 		if in.overlaps(p.scopeOf(other, spec.GetSelector().GetMatchLabels())) {
@@ -182,7 +184,7 @@ func (p *policies) covering(in scope, rule *security.Rule, among []*Config, acti
 	for _, other := range among {
 		spec := other.Spec.(*security.AuthorizationPolicy)
 		if spec.GetAction() != action || spec.GetProvider().GetName() != provider || other.Annotations[DryRun] == "true" ||
-			spec.GetTargetRef() != nil || len(spec.GetTargetRefs()) > 0 || !p.scopeOf(other, spec.GetSelector().GetMatchLabels()).covers(in) {
+			hasTargets(spec) || !p.scopeOf(other, spec.GetSelector().GetMatchLabels()).covers(in) {
 			continue
 		}
 		if slices.ContainsFunc(spec.GetRules(), func(wide *security.Rule) bool { return wide != rule && takesAllOf(wide, rule) }) {

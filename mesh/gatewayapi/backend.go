@@ -12,7 +12,13 @@ const hostnameKind = "networking.istio.io/Hostname"
 
 // destination returns where a reference of a route leads. What it cannot have leads nowhere: to a destination that no cluster
 // has. Routes of the mesh may refer to any namespace.
-func (c *converter) destination(r *route, ref gatewayv1.BackendObjectReference, mesh bool) (*networking.Destination, *problem) {
+func (c *converter) destination(r *route, at string, ref gatewayv1.BackendObjectReference, mesh bool) (*networking.Destination, *problem) {
+	out, wrong := c.referred(r, ref, mesh)
+	c.warnOf(r.Meta.Key, at, wrong)
+	return out, wrong
+}
+
+func (c *converter) referred(r *route, ref gatewayv1.BackendObjectReference, mesh bool) (*networking.Destination, *problem) {
 	kind := string(or(ref.Group, "")) + "/" + string(or(ref.Kind, "Service"))
 	namespace := string(or(ref.Namespace, gatewayv1.Namespace(r.Namespace)))
 	name := string(ref.Name)
@@ -48,10 +54,10 @@ func shares[R any](refs []R, weight func(R) *int32) (with []R, weights []int32) 
 }
 
 // streamDestinations returns where connections of a rule go. Without a backend they are closed.
-func (c *converter) streamDestinations(r *route, refs []gatewayv1.BackendRef, mesh bool) (out []*networking.RouteDestination, wrong *problem) {
-	with, weights := shares(refs, func(ref gatewayv1.BackendRef) *int32 { return ref.Weight })
+func (c *converter) streamDestinations(r *route, rule streamRule, mesh bool) (out []*networking.RouteDestination, wrong *problem) {
+	with, weights := shares(rule.backends, func(ref gatewayv1.BackendRef) *int32 { return ref.Weight })
 	for i, ref := range with {
-		d, problem := c.destination(r, ref.BackendObjectReference, mesh)
+		d, problem := c.destination(r, ruleAt(rule.at), ref.BackendObjectReference, mesh)
 		if problem != nil {
 			wrong = problem
 		}
@@ -66,6 +72,7 @@ func (c *converter) streamDestinations(r *route, refs []gatewayv1.BackendRef, me
 // httpBackend is a backend of a rule of HTTP or gRPC, with what it does to headers.
 type httpBackend struct {
 	gatewayv1.BackendRef
+	at      string
 	filters []gatewayv1.HTTPRouteFilter
 }
 
@@ -73,7 +80,7 @@ type httpBackend struct {
 func (c *converter) httpDestinations(r *route, refs []httpBackend, mesh bool) (out []*networking.HTTPRouteDestination, wrong, unusable *problem) {
 	with, weights := shares(refs, func(ref httpBackend) *int32 { return ref.Weight })
 	for i, ref := range with {
-		d, problem := c.destination(r, ref.BackendObjectReference, mesh)
+		d, problem := c.destination(r, ref.at, ref.BackendObjectReference, mesh)
 		if problem != nil {
 			wrong = problem
 		}

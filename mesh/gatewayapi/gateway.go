@@ -34,8 +34,13 @@ type listener struct {
 // gateway reads a Gateway and its listeners.
 func (c *converter) gateway(d *config.Config, gw *gatewayv1.Gateway) {
 	controller, known := c.classes[string(gw.Spec.GatewayClassName)]
-	if !known || !config.IsOurController(controller) {
-		return // it is for another controller
+	switch {
+	case !known:
+		c.warn(d.Meta.Key, "spec.gatewayClassName", fmt.Sprintf("ignored: there is no GatewayClass %q", gw.Spec.GatewayClassName))
+		return
+	case !config.IsOurController(controller):
+		c.warn(d.Meta.Key, "spec.gatewayClassName", fmt.Sprintf("ignored: the GatewayClass %q is for the controller %s", gw.Spec.GatewayClassName, controller))
+		return
 	}
 	services, _ := c.servicesOf(d, gw)
 	var accepted []*listener
@@ -212,7 +217,13 @@ func (c *converter) finishGateways() {
 		}
 		status := &gatewayv1.GatewayStatus{}
 		valid := 0
-		for _, l := range listeners {
+		for i, l := range listeners {
+			at := fmt.Sprintf("spec.listeners[%d]", i)
+			c.warnOf(d.Meta.Key, at, l.conflict)
+			c.warnOf(d.Meta.Key, at+".tls", l.unresolved)
+			if l.invalidKinds {
+				c.warn(d.Meta.Key, at+".allowedRoutes.kinds", "a listener of "+string(l.Protocol)+" does not have all of these routes")
+			}
 			status.Listeners = append(status.Listeners, l.status())
 			if l.served {
 				valid++

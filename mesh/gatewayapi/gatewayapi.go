@@ -37,6 +37,9 @@ type Result struct {
 	Policies []*Policy
 	// Roots are certificates of authorities in PEM, by the name under which Listeners and Policies refer to them.
 	Roots map[string]string
+	// Problems are warnings of what has no effect: references to what does not exist, or may not be referred to, and listeners that are not
+	// served. They have no file and no line.
+	Problems []config.Problem
 	// Status has the status of each document: a *GatewayStatus, *RouteStatus, … of the Gateway API's types.
 	Status map[config.Key]any
 }
@@ -115,6 +118,21 @@ type converter struct {
 	// listeners are those of a Gateway that routes can refer to, those that are not served too.
 	listeners map[config.Key][]*listener
 	merged    []*mergedRoutes
+}
+
+// warn adds a warning of a field of a document, once.
+func (c *converter) warn(key config.Key, field, message string) {
+	p := config.Problem{Key: key, Field: field, Severity: config.SeverityWarning, Message: message}
+	if !slices.Contains(c.out.Problems, p) {
+		c.out.Problems = append(c.out.Problems, p)
+	}
+}
+
+// warnOf adds a warning of a problem; none for nil.
+func (c *converter) warnOf(key config.Key, field string, p *problem) {
+	if p != nil {
+		c.warn(key, field, p.reason+": "+p.message)
+	}
 }
 
 // any reports whether there is a document that can have an effect.

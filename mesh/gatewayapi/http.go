@@ -1,6 +1,7 @@
 package gatewayapi
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ const defaultAttempts = 2
 
 // httpRule is a rule of an HTTPRoute or of a GRPCRoute for one of its matches; nil is every request.
 type httpRule struct {
+	at       string // its place in the document
 	name     string
 	match    *networking.HTTPMatchRequest
 	filters  []gatewayv1.HTTPRouteFilter
@@ -40,8 +42,14 @@ func (c *converter) httpRoutes() {
 			r.spec, r.hostnames, rules = of.Spec.CommonRouteSpec, hostnamesOf(of.Spec.Hostnames), grpcRules(r, of)
 		}
 		a := c.attach(r)
-		gateway, gatewayWrong := c.convertHTTP(r, rules, false)
-		mesh, meshWrong := c.convertHTTP(r, rules, true)
+		var gateway, mesh []*networking.HTTPRoute
+		var gatewayWrong, meshWrong *problem
+		if a.has((*parent).isListener) {
+			gateway, gatewayWrong = c.convertHTTP(r, rules, false)
+		}
+		if a.has((*parent).isMesh) {
+			mesh, meshWrong = c.convertHTTP(r, rules, true)
+		}
 		for _, p := range a.parents {
 			switch {
 			case p.denied != nil:
@@ -51,7 +59,7 @@ func (c *converter) httpRoutes() {
 				c.mergeListener(r, p, gateway)
 			}
 		}
-		status := routeStatus(r, a, gatewayWrong, meshWrong)
+		status := c.routeStatus(r, a, gatewayWrong, meshWrong)
 		if d.Kind == config.HTTPRoute {
 			c.out.Status[d.Meta.Key] = &gatewayv1.HTTPRouteStatus{RouteStatus: status}
 		} else {
@@ -155,9 +163,9 @@ func withPort(routes []*networking.HTTPRoute, port uint32) (out []*networking.HT
 // httpRules returns the rules of an HTTPRoute, each for one of its matches.
 func httpRules(r *route, of *gatewayv1.HTTPRoute) (out []httpRule) {
 	for i, in := range of.Spec.Rules {
-		rule := httpRule{name: ruleName(r, in.Name, i), filters: in.Filters, timeouts: in.Timeouts, retry: in.Retry}
-		for _, ref := range in.BackendRefs {
-			rule.backends = append(rule.backends, httpBackend{ref.BackendRef, ref.Filters})
+		rule := httpRule{at: ruleAt(i), name: ruleName(r, in.Name, i), filters: in.Filters, timeouts: in.Timeouts, retry: in.Retry}
+		for j, ref := range in.BackendRefs {
+			rule.backends = append(rule.backends, httpBackend{ref.BackendRef, backendAt(i, j), ref.Filters})
 		}
 		matches := in.Matches
 		if len(matches) == 0 {
@@ -179,12 +187,17 @@ func ruleName(r *route, name *gatewayv1.SectionName, i int) string {
 	return r.Namespace + "." + r.Name + "." + strconv.Itoa(i)
 }
 
+// ruleAt returns the place of a rule in its document, backendAt that of a backend of it.
+func ruleAt(i int) string { return fmt.Sprintf("spec.rules[%d]", i) }
+
+func backendAt(i, j int) string { return fmt.Sprintf("spec.rules[%d].backendRefs[%d]", i, j) }
+
 // grpcRules returns the rules of a GRPCRoute, each for one of its matches.
 func grpcRules(r *route, of *gatewayv1.GRPCRoute) (out []httpRule) {
 	for i, in := range of.Spec.Rules {
-		rule := httpRule{name: ruleName(r, in.Name, i), filters: grpcFilters(in.Filters)}
-		for _, ref := range in.BackendRefs {
-			rule.backends = append(rule.backends, httpBackend{ref.BackendRef, grpcFilters(ref.Filters)})
+		rule := httpRule{at: ruleAt(i), name: ruleName(r, in.Name, i), filters: grpcFilters(in.Filters)}
+		for j, ref := range in.BackendRefs {
+			rule.backends = append(rule.backends, httpBackend{ref.BackendRef, backendAt(i, j), grpcFilters(ref.Filters)})
 		}
 		if len(in.Matches) == 0 {
 			out = append(out, rule)
@@ -229,7 +242,7 @@ func (c *converter) convertRule(r *route, rule httpRule, mesh bool) (out *networ
 	if rule.match != nil {
 		out.Match = []*networking.HTTPMatchRequest{proto.CloneOf(rule.match)}
 	}
-	for _, f := range rule.filters {
+	for i, f := range rule.filters {
 		switch f.Type {
 		case gatewayv1.HTTPRouteFilterRequestHeaderModifier:
 			headersOf(&out.Headers).Request = headerOperations(f.RequestHeaderModifier)
@@ -242,7 +255,7 @@ func (c *converter) convertRule(r *route, rule httpRule, mesh bool) (out *networ
 		case gatewayv1.HTTPRouteFilterCORS:
 			out.CorsPolicy = cors(f.CORS)
 		case gatewayv1.HTTPRouteFilterRequestMirror:
-			d, problem := c.destination(r, f.RequestMirror.BackendRef, mesh)
+			d, problem := c.destination(r, fmt.Sprintf("%s.filters[%d].requestMirror.backendRef", rule.at, i), f.RequestMirror.BackendRef, mesh)
 			if problem != nil {
 				wrong = problem
 			} else {

@@ -45,12 +45,17 @@ type parent struct {
 // isMesh reports whether the parent is a service of the mesh.
 func (p *parent) isMesh() bool { return p.listener == nil }
 
+func (p *parent) isListener() bool { return p.listener != nil }
+
 // attached is what the references of a route lead to.
 type attached struct {
 	parents []*parent
 	// ours are the indexes of the references that are for this controller.
 	ours []int
 }
+
+// has reports whether there is a parent of a sort.
+func (a attached) has(is func(*parent) bool) bool { return slices.ContainsFunc(a.parents, is) }
 
 // attach returns the parents of a route, and counts it with the listeners that accept it.
 func (c *converter) attach(r *route) (out attached) {
@@ -59,8 +64,11 @@ func (c *converter) attach(r *route) (out attached) {
 		switch string(or(ref.Group, gatewayv1.GroupName)) + "/" + string(or(ref.Kind, "Gateway")) {
 		case string(config.KubernetesGateway):
 			found := c.listeners[config.Key{Kind: config.KubernetesGateway, Namespace: namespace, Name: string(ref.Name)}]
-			if len(found) == 0 {
-				continue // of no Gateway, or of one that is for another controller
+			if len(found) == 0 { // no Gateway, or one that is for another controller
+				if key := (config.Key{Kind: config.KubernetesGateway, Namespace: namespace, Name: string(ref.Name)}); c.reader.Get(key) == nil {
+					c.warn(r.Meta.Key, fmt.Sprintf("spec.parentRefs[%d].name", i), fmt.Sprintf("there is no %s of the Gateway API", key))
+				}
+				continue
 			}
 			out.ours = append(out.ours, i)
 			for _, l := range found {
@@ -150,7 +158,7 @@ func (p *parent) isolates(host string) bool {
 
 // routeStatus returns the status of a route: for each of its references that is for this controller, whether one of the
 // parents that it leads to accepts the route, and whether what the route refers to is there.
-func routeStatus(r *route, a attached, gateway, mesh *problem) gatewayv1.RouteStatus {
+func (c *converter) routeStatus(r *route, a attached, gateway, mesh *problem) gatewayv1.RouteStatus {
 	status := gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{}}
 	for _, i := range a.ours {
 		accepted := condition{kind: string(gatewayv1.RouteConditionAccepted), reason: string(gatewayv1.RouteReasonAccepted), message: "Route was valid"}
@@ -180,6 +188,7 @@ func routeStatus(r *route, a attached, gateway, mesh *problem) gatewayv1.RouteSt
 		case bound > 1:
 			accepted.message = fmt.Sprintf("Route was valid, bound to %d parents", bound)
 		}
+		c.warnOf(r.Meta.Key, fmt.Sprintf("spec.parentRefs[%d]", i), accepted.problem)
 		status.Parents = append(status.Parents, gatewayv1.RouteParentStatus{
 			ParentRef: r.spec.ParentRefs[i], ControllerName: config.GatewayController, Conditions: conditions(accepted, resolved),
 		})

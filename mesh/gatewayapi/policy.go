@@ -42,8 +42,10 @@ func (c *converter) backendPolicies() {
 					c.addPolicy(byHost, d, host, port, tls)
 				}
 			}
+			c.warnOf(d.Meta.Key, fmt.Sprintf("spec.targetRefs[%d]", i), wrong)
 			status.Ancestors = append(status.Ancestors, policyStatus(ref, wrong, unresolved))
 		}
+		c.warnOf(d.Meta.Key, "spec.validation.caCertificateRefs[0]", unresolved)
 		c.out.Status[d.Meta.Key] = status
 	}
 	for _, host := range slices.Sorted(maps.Keys(byHost)) {

@@ -12,7 +12,10 @@ import (
 )
 
 // streamRule is a rule of a TLSRoute or of a TCPRoute.
-type streamRule struct{ backends []gatewayv1.BackendRef }
+type streamRule struct {
+	at       int
+	backends []gatewayv1.BackendRef
+}
 
 // streamRoutes converts TLSRoutes and TCPRoutes.
 func (c *converter) streamRoutes() {
@@ -22,22 +25,28 @@ func (c *converter) streamRoutes() {
 		switch of := d.Spec.(type) {
 		case *gatewayv1.TCPRoute:
 			r.spec = of.Spec.CommonRouteSpec
-			for _, rule := range of.Spec.Rules {
-				rules = append(rules, streamRule{rule.BackendRefs})
+			for i, rule := range of.Spec.Rules {
+				rules = append(rules, streamRule{i, rule.BackendRefs})
 			}
 		case *gatewayv1.TLSRoute:
 			r.spec, r.hostnames = of.Spec.CommonRouteSpec, hostnamesOf(of.Spec.Hostnames)
-			for _, rule := range of.Spec.Rules {
-				rules = append(rules, streamRule{rule.BackendRefs})
+			for i, rule := range of.Spec.Rules {
+				rules = append(rules, streamRule{i, rule.BackendRefs})
 			}
 		}
 		a := c.attach(r)
 		var gatewayWrong, meshWrong *problem
 		for _, rule := range rules {
-			gateway, wrong := c.streamDestinations(r, rule.backends, false)
-			gatewayWrong = firstProblem(gatewayWrong, wrong)
-			mesh, wrong := c.streamDestinations(r, rule.backends, true)
-			meshWrong = firstProblem(meshWrong, wrong)
+			var gateway, mesh []*networking.RouteDestination
+			var wrong *problem
+			if a.has((*parent).isListener) {
+				gateway, wrong = c.streamDestinations(r, rule, false)
+				gatewayWrong = firstProblem(gatewayWrong, wrong)
+			}
+			if a.has((*parent).isMesh) {
+				mesh, wrong = c.streamDestinations(r, rule, true)
+				meshWrong = firstProblem(meshWrong, wrong)
+			}
 			for _, p := range a.parents {
 				switch {
 				case p.denied != nil:
@@ -48,7 +57,7 @@ func (c *converter) streamRoutes() {
 				}
 			}
 		}
-		status := routeStatus(r, a, gatewayWrong, meshWrong)
+		status := c.routeStatus(r, a, gatewayWrong, meshWrong)
 		if d.Kind == config.TCPRoute {
 			c.out.Status[d.Meta.Key] = &gatewayv1.TCPRouteStatus{RouteStatus: status}
 		} else {

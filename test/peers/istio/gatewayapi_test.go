@@ -98,9 +98,14 @@ func (g *group) addGatewayService(name string, all, spec map[string]any) {
 	if of, ok := spec["metadata"].(map[string]any); ok && of["namespace"] != nil {
 		meta["namespace"] = of["namespace"]
 	}
+	// istiod takes the labels of a workload from its endpoint, and not from what the Envoy says.
+	labels := make(map[string]any)
+	for key, value := range g.Proxy.Labels {
+		labels[key] = value
+	}
 	all["ServiceEntry"] = append(entries, map[string]any{
 		"metadata": meta, "hosts": []any{"gateway-" + name + ".test"}, "location": "MESH_INTERNAL", "resolution": "STATIC", "ports": ports,
-		"endpoints": []any{map[string]any{"address": g.address()}},
+		"endpoints": []any{map[string]any{"address": g.address(), "labels": labels}},
 	})
 }
 

@@ -98,11 +98,13 @@ func (k Key) Path() string {
 		group, name = "core", string(k.Kind)
 	}
 	var kebab strings.Builder
-	for i, r := range name {
-		if i > 0 && r >= 'A' && r <= 'Z' {
+	upper := func(i int) bool { return name[i] >= 'A' && name[i] <= 'Z' }
+	for i := range len(name) {
+		// A word begins after a small letter, or with the last of several capital letters: HTTPRoute is http-route.
+		if i > 0 && upper(i) && (!upper(i-1) || i+1 < len(name) && !upper(i+1)) {
 			kebab.WriteByte('-')
 		}
-		kebab.WriteRune(r)
+		kebab.WriteByte(name[i])
 	}
 	return "/apis/" + group + "/v1/namespaces/" + k.Namespace + "/" + strings.ToLower(kebab.String()) + "/" + k.Name
 }

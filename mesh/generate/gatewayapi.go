@@ -2,6 +2,7 @@ package generate
 
 import (
 	"regexp"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -23,6 +24,11 @@ func asGatewayAPI(out *routev3.Route, in *networking.HTTPRoute) {
 			Pattern: regex("^" + regexp.QuoteMeta(out.GetMatch().GetPathSeparatedPrefix()) + "(/?)(.*)"), Substitution: `/\2`,
 		}
 	}
+}
+
+// isPolicyRoots reports whether a credential is one of a BackendTLSPolicy.
+func isPolicyRoots(name string) bool {
+	return strings.HasPrefix(name, gatewayapi.ConfigMapPrefix) || name == gatewayapi.NoRoots
 }
 
 // noCertificate is the hash of no certificate.

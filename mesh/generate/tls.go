@@ -109,7 +109,7 @@ func (g *Generator) upstreamTLS(c *outboundCluster, tls *networking.ClientTLSSet
 	default:
 		return nil
 	}
-	if tls.GetCredentialName() != "" && !strings.Contains(tls.GetCredentialName(), "://") && c.view.Type() == proxy.Sidecar && !c.rule.SelectsWorkloads() {
+	if tls.GetCredentialName() != "" && !isPolicyRoots(tls.GetCredentialName()) && c.view.Type() == proxy.Sidecar && !c.rule.SelectsWorkloads() {
 		// All sidecars would wait for a secret that few of them may have.
 		return nil
 	}

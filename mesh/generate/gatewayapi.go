@@ -46,7 +46,7 @@ func (g *Generator) policyRoots(name string, names []string) *tlsv3.CommonTlsCon
 	}
 	switch roots := g.snap.Roots(name); {
 	case roots != "":
-		context.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: roots}}
+		context.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: []byte(roots)}}
 	case name == gatewayapi.NoRoots:
 		context.VerifyCertificateHash = []string{noCertificate}
 		context.MatchSubjectAltNames = nil //nolint:staticcheck // as above

@@ -13,6 +13,8 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/gatewayapi"
 )
 
+//lint:file-ignore SA1019 the older match of names matches all types of names
+
 // asGatewayAPI gives a route that forwards requests what routes of the Gateway API have of their own: a request whose
 // destination does not exist gets 500, and a prefix that is replaced by "/" leaves no empty segment.
 func asGatewayAPI(out *routev3.Route, in *networking.HTTPRoute) {
@@ -40,7 +42,7 @@ const noCertificate = "000000000000000000000000000000000000000000000000000000000
 func (g *Generator) policyRoots(name string, names []string) *tlsv3.CommonTlsContext_ValidationContext {
 	context := &tlsv3.CertificateValidationContext{}
 	for _, n := range names {
-		context.MatchSubjectAltNames = append(context.MatchSubjectAltNames, &matcherv3.StringMatcher{ //nolint:staticcheck // it matches all types of names
+		context.MatchSubjectAltNames = append(context.MatchSubjectAltNames, &matcherv3.StringMatcher{
 			MatchPattern: &matcherv3.StringMatcher_Exact{Exact: n},
 		})
 	}
@@ -49,7 +51,7 @@ func (g *Generator) policyRoots(name string, names []string) *tlsv3.CommonTlsCon
 		context.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: []byte(roots)}}
 	case name == gatewayapi.NoRoots:
 		context.VerifyCertificateHash = []string{noCertificate}
-		context.MatchSubjectAltNames = nil //nolint:staticcheck // as above
+		context.MatchSubjectAltNames = nil
 	default:
 		return nil
 	}

@@ -52,7 +52,7 @@ func (c *converter) httpRoutes() {
 		}
 		for _, p := range a.parents {
 			switch {
-			case p.denied != nil:
+			case !p.serves():
 			case p.isMesh():
 				c.mergeMesh(r, p, withPort(mesh, p.port))
 			default:

@@ -38,12 +38,17 @@ type parent struct {
 	port     uint32
 	// namespace is that of the service, if it is one of the mesh.
 	namespace string
+	// repeated says that an earlier reference leads to it, too.
+	repeated bool
 	// others are the hostnames of the listeners of the same port and protocol.
 	others []string
 }
 
 // isMesh reports whether the parent is a service of the mesh.
 func (p *parent) isMesh() bool { return p.listener == nil }
+
+// serves reports whether the parent takes the routes.
+func (p *parent) serves() bool { return p.denied == nil && !p.repeated }
 
 func (p *parent) isListener() bool { return p.listener != nil }
 
@@ -77,6 +82,9 @@ func (c *converter) attach(r *route) (out attached) {
 				}
 				p := &parent{ref: i, listener: l, denied: l.denies(r, ref)}
 				if p.denied == nil {
+					p.repeated = out.has(func(o *parent) bool { return o.listener == l && o.denied == nil })
+				}
+				if p.serves() {
 					l.attached++
 				}
 				for _, o := range found {

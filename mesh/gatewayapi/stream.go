@@ -49,7 +49,7 @@ func (c *converter) streamRoutes() {
 			}
 			for _, p := range a.parents {
 				switch {
-				case p.denied != nil:
+				case !p.serves():
 				case p.isMesh():
 					c.streamMesh(r, p, mesh)
 				case p.listener.served:

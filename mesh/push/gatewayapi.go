@@ -1,6 +1,7 @@
 package push
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -167,7 +168,7 @@ func (g *GatewayConfig) Ports(v *proxy.View, number uint32) (ports []uint32) {
 		case own && !slices.Contains(ports, t.TargetPort):
 			ports = append(ports, t.TargetPort)
 		case !own:
-			ports = []uint32{t.TargetPort} // the last one, as before
+			ports = []uint32{cmp.Or(t.TargetPort, number)}
 		}
 	}
 	if len(ports) == 0 && (!own || g.labelled(v)) {

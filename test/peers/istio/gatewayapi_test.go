@@ -180,7 +180,8 @@ func (g *group) kubernetesYAML(t *testing.T) string {
 	t.Helper()
 	var parts []string
 	for _, d := range g.documents {
-		if d.core {
+		// The controller of the Gateway API takes ServiceEntries from the cluster, and all others from the store of configuration.
+		if d.core || d.kind == "ServiceEntry" {
 			text, err := yaml.Marshal(withAPIDefaults(t, d))
 			check(t, err)
 			parts = append(parts, string(text))

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/holdfast-xds/holdfast/internal/webguard"
 	"github.com/holdfast-xds/holdfast/mesh/config"
@@ -41,6 +42,8 @@ type Document struct {
 	Labels     map[string]string `json:"labels,omitempty"`
 	Origin     string            `json:"origin,omitempty"`
 	Spec       json.RawMessage   `json:"spec"`
+	// Status is that of a document of the Gateway API.
+	Status json.RawMessage `json:"status,omitempty"`
 }
 
 // serveAdmin serves metrics and status until ctx ends.
@@ -189,13 +192,21 @@ func (e *Environment) Status() Status {
 // Secrets have no content.
 func (e *Environment) Documents(kind, namespace, name string) []Document {
 	out := []Document{}
+	var status apiStatus
 	for _, schema := range config.Schemas {
 		if kind != "" && schema.Kind.Short() != kind && schema.Plural != kind {
 			continue
 		}
 		for _, c := range e.config.List(schema.Kind, namespace) {
 			if name == "" || c.Name == name {
-				out = append(out, document(c))
+				d := document(c)
+				if schema.Group == gatewayv1.GroupName {
+					if status == nil {
+						status = e.apiStatus()
+					}
+					status.add(&d, c.Meta.Key)
+				}
+				out = append(out, d)
 			}
 		}
 	}

@@ -201,7 +201,9 @@ func (e *Environment) assemble() {
 	})
 	for _, kind := range []config.Kind{
 		config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication,
-		config.AuthorizationPolicy, config.EnvoyFilter, config.Telemetry, config.Ingress, config.Secret, config.MeshConfig, config.MeshNetworks,
+		config.AuthorizationPolicy, config.EnvoyFilter, config.Telemetry, config.Ingress, config.Secret, config.MeshConfig, config.MeshNetworks, config.ConfigMap,
+		config.GatewayClass, config.KubernetesGateway, config.HTTPRoute, config.GRPCRoute, config.TLSRoute, config.TCPRoute,
+		config.ReferenceGrant, config.BackendTLSPolicy,
 	} {
 		e.config.RegisterHandler(kind, e.server.ConfigChanged)
 	}

@@ -120,6 +120,7 @@ virtual_hosts:
     route: {weighted_clusters: {clusters: [{name: web, weight: 3}, {name: gone, weight: 1}]}}
   - {match: {prefix: /canary}, route: {cluster: web}}
   - {match: {prefix: /}, route: {cluster: web}}
+- {name: lost, domains: [lost.com], routes: [{match: {prefix: /}, route: {cluster: gone, cluster_not_found_response_code: INTERNAL_SERVER_ERROR}}]}
 `),
 		resource(t, "RDS/other", "name: other\nvirtual_hosts: [{name: o, domains: [a.com], routes: [{match: {path: /}, direct_response: {status: 418}}]}]"),
 		resource(t, "RDS/unused", "name: unused"),
@@ -157,6 +158,7 @@ func TestARequestIsFollowed(t *testing.T) {
 		{"aborted by a fault", ask("shop.com", "/fault"), []string{"418: all requests are aborted by the fault"}, false, []string{"100 % are aborted with 418"}},
 		{"delayed by a fault, and mirrored", ask("shop.com", "/slow"), []string{"the request goes to the cluster web"}, false, []string{"50 % are delayed by 2s", "mirror all gets a copy"}},
 		{"redirected", ask("shop.com", "/redirect"), []string{"redirected: https_redirect:true"}, false, nil},
+		{"to a cluster that is missing", ask("lost.com", "/"), []string{"500: the cluster gone is not known"}, true, nil},
 		{"by a header that is missing", ask("shop.com", "/header"), []string{"404: the header x-cluster, which names the cluster, is missing"}, true, nil},
 		{"by a header", Request{Request: routing.Request{Host: "shop.com", Path: "/header", Headers: []routing.Header{{Name: "X-Cluster", Value: "nowhere"}}}},
 			[]string{"404: the cluster nowhere is not known"}, true, nil},
@@ -247,7 +249,7 @@ func TestTheGraphNamesWhatLeadsNowhere(t *testing.T) {
 	for _, d := range x.Dangling {
 		dangling = append(dangling, d.From+" "+d.To)
 	}
-	want := []string{"CDS/tls SDS/own", "CDS/waits EDS/waits", "LDS/mail CDS/gone", "LDS/secure RDS/missing", "RDS/shop CDS/gone", "RDS/shop CDS/gone", "CDS/all CDS/gone"}
+	want := []string{"CDS/tls SDS/own", "CDS/waits EDS/waits", "LDS/mail CDS/gone", "LDS/secure RDS/missing", "RDS/shop CDS/gone", "RDS/shop CDS/gone", "RDS/shop CDS/gone", "CDS/all CDS/gone"}
 	slices.Sort(want)
 	slices.Sort(dangling)
 	if !slices.Equal(dangling, want) {

@@ -352,8 +352,11 @@ func (w *walk) forward(a *routev3.RouteAction) {
 		w.add("mirror", cmp.Or(mirror.GetCluster(), mirror.GetClusterHeader()), "gets a copy of the request")
 	}
 	missing := 503
-	if a.GetClusterNotFoundResponseCode() == routev3.RouteAction_NOT_FOUND {
+	switch a.GetClusterNotFoundResponseCode() {
+	case routev3.RouteAction_NOT_FOUND:
 		missing = 404
+	case routev3.RouteAction_INTERNAL_SERVER_ERROR:
+		missing = 500
 	}
 	switch c := a.GetClusterSpecifier().(type) {
 	case *routev3.RouteAction_Cluster:

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -156,7 +157,7 @@ it, with a slash.`,
 			return write(stdout, output, docs, func(w io.Writer) {
 				_, _ = fmt.Fprintln(w, "KIND\tNAMESPACE\tNAME\tORIGIN")
 				for _, d := range docs {
-					_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", d.Kind, d.Namespace, d.Name, d.Origin)
+					_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", kindOf(d), d.Namespace, d.Name, d.Origin)
 				}
 			})
 		},
@@ -165,6 +166,14 @@ it, with a slash.`,
 	c.Flags().StringVar(&admin, "admin", defaultAdmin, "`ADDR`, host:port, of the server's status")
 	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
 	return c
+}
+
+// kindOf returns the kind of a document, with its group if another kind is called so, too.
+func kindOf(d mesh.Document) string {
+	if group, _, _ := strings.Cut(d.APIVersion, "/"); config.Kind(group+"/"+d.Kind) == config.KubernetesGateway {
+		return d.Kind + "." + group
+	}
+	return d.Kind
 }
 
 // documentOf returns the kind and the name that arguments mean, "" for all, and sets the namespace if the name has one.
@@ -177,7 +186,9 @@ func documentOf(args []string, namespace *string) (kind, name string, err error)
 		if strings.EqualFold(args[0], schema.Kind.Short()) || strings.EqualFold(args[0], schema.Plural) {
 			kind = schema.Kind.Short()
 		}
-		known = append(known, schema.Kind.Short())
+		if !slices.Contains(known, schema.Kind.Short()) {
+			known = append(known, schema.Kind.Short())
+		}
 	}
 	if kind == "" {
 		return "", "", fmt.Errorf("unknown kind %q: want one of %s", args[0], strings.Join(known, ", "))

@@ -54,6 +54,17 @@ const (
 	Node                  Kind = "Node"
 	Secret                Kind = "Secret"
 	Ingress               Kind = "networking.k8s.io/Ingress"
+	// ConfigMap has certificates of authorities for the kinds of the Gateway API, in the key ca.crt.
+	ConfigMap Kind = "ConfigMap"
+	// KubernetesGateway is the Gateway of the Gateway API; those below are of the same group.
+	KubernetesGateway Kind = "gateway.networking.k8s.io/Gateway"
+	GatewayClass      Kind = "gateway.networking.k8s.io/GatewayClass"
+	HTTPRoute         Kind = "gateway.networking.k8s.io/HTTPRoute"
+	GRPCRoute         Kind = "gateway.networking.k8s.io/GRPCRoute"
+	TLSRoute          Kind = "gateway.networking.k8s.io/TLSRoute"
+	TCPRoute          Kind = "gateway.networking.k8s.io/TCPRoute"
+	ReferenceGrant    Kind = "gateway.networking.k8s.io/ReferenceGrant"
+	BackendTLSPolicy  Kind = "gateway.networking.k8s.io/BackendTLSPolicy"
 	// MeshConfig is the document "mesh" in the ConfigMap "istio" of the root namespace, as istiod
 	// reads it.
 	MeshConfig Kind = "mesh.istio.io/MeshConfig"
@@ -67,6 +78,14 @@ func (k Kind) ofConfigMap() bool { return k == MeshConfig || k == MeshNetworks }
 
 // Short returns the name of a kind without its group.
 func (k Kind) Short() string { return string(k[strings.IndexByte(string(k), '/')+1:]) }
+
+// Label returns the name of a kind by which no other kind is called: Istio and the Gateway API both have a Gateway.
+func (k Kind) Label() string {
+	if k == KubernetesGateway {
+		return "KubernetesGateway"
+	}
+	return k.Short()
+}
 
 // Key identifies a document. The namespace is empty for kinds without one.
 type Key struct {
@@ -89,11 +108,13 @@ func (k Key) Path() string {
 		group, name = "core", string(k.Kind)
 	}
 	var kebab strings.Builder
-	for i, r := range name {
-		if i > 0 && r >= 'A' && r <= 'Z' {
+	upper := func(i int) bool { return name[i] >= 'A' && name[i] <= 'Z' }
+	for i := range len(name) {
+		// A word begins after a small letter, or with the last of several capital letters: HTTPRoute is http-route.
+		if i > 0 && upper(i) && (!upper(i-1) || i+1 < len(name) && !upper(i+1)) {
 			kebab.WriteByte('-')
 		}
-		kebab.WriteRune(r)
+		kebab.WriteByte(name[i])
 	}
 	return "/apis/" + group + "/v1/namespaces/" + k.Namespace + "/" + strings.ToLower(kebab.String()) + "/" + k.Name
 }

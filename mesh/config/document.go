@@ -127,7 +127,7 @@ func (r *reader) read(root, top *yamlproto.Node) {
 	}
 	schema, knownVersion := schemaFor(apiVersion, kind)
 	switch {
-	case schema == nil && apiVersion == "v1" && kind == "ConfigMap" && isMesh(root):
+	case apiVersion == "v1" && kind == string(ConfigMap) && isMesh(root):
 		d.mesh()
 	case schema == nil:
 		d.key = Key{Kind: Kind(groupKind(apiVersion, kind)), Namespace: metadataText(root, "namespace"), Name: metadataText(root, "name")}

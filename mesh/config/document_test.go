@@ -209,10 +209,10 @@ func TestKindsThatAreNotReadGetAWarning(t *testing.T) {
 	for _, tc := range []struct{ apiVersion, kind, want string }{
 		{"extensions.istio.io/v1alpha1", "WasmPlugin", "ignored: proxies are not extended"},
 		{"ambient.istio.io/v1", "Unheard", "ignored: Istio's kind Unheard is not supported"},
-		{"gateway.networking.k8s.io/v1", "HTTPRoute", "ignored: the Gateway API is not read: write a VirtualService"},
-		{"gateway.networking.k8s.io/v1", "Unheard", "ignored: the Gateway API is not read"},
+		{"gateway.networking.k8s.io/v1", "UDPRoute", "ignored: UDP is not proxied"},
+		{"gateway.networking.k8s.io/v1", "Unheard", "ignored: the kind Unheard of the Gateway API is not read"},
 		{"apps/v1", "Deployment", "ignored: this kind has no meaning for the mesh"},
-		{"v1", "ConfigMap", "ignored: this kind has no meaning for the mesh"},
+		{"v1", "PersistentVolume", "ignored: this kind has no meaning for the mesh"},
 		{"example.com/v1", "Service", "ignored: this kind has no meaning for the mesh"},
 	} {
 		t.Run(tc.apiVersion+" "+tc.kind, func(t *testing.T) {

@@ -63,7 +63,7 @@ func parseFields(text string) (fieldsByPath, error) {
 	kinds := make(map[string]Kind)
 	table := fieldsByPath{paths: make(map[Kind]map[string]Field)}
 	for _, s := range Schemas {
-		kinds[s.Kind.Short()] = s.Kind
+		kinds[s.Kind.Label()] = s.Kind
 		table.paths[s.Kind] = make(map[string]Field)
 	}
 	number := 0

@@ -78,7 +78,7 @@ func TestEveryFieldHasAStateAndEveryStateAField(t *testing.T) {
 			case stated && f.State == Supported && !leaf:
 				t.Errorf("%s %s has fields of its own: give a state to each, so that a new one is noticed", s.Kind.Short(), pattern)
 			case !stated && leaf:
-				t.Errorf("%s %s has no line in fields.txt", s.Kind.Short(), pattern)
+				t.Errorf("%s %s has no line in fields.txt", s.Kind.Label(), pattern)
 			}
 			return !stated
 		})
@@ -128,7 +128,7 @@ func apiPage() string {
 		"`[]` stands for an element of a list and `{}` for a value of a map. The fields of a message that is not supported, or\n" +
 		"ignored, have its state. Paths begin below `spec` for the kinds of Istio, and at the object for those of Kubernetes.\n")
 	for _, s := range Schemas {
-		fmt.Fprintf(&b, "\n## %s\n\n", s.Kind.Short())
+		fmt.Fprintf(&b, "\n## %s\n\n", s.Kind.Label())
 		if s.Kind.ofConfigMap() {
 			key := map[Kind]string{MeshConfig: meshKey, MeshNetworks: networksKey}[s.Kind]
 			fmt.Fprintf(&b, "The key `%s` of the ConfigMap `%s` in the namespace `%s`.\n", key, MeshName, RootNamespace)

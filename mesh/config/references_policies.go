@@ -81,12 +81,19 @@ func (x *references) policies() {
 	p.authorization, p.tokens, p.peers = list(AuthorizationPolicy), list(RequestAuthentication), list(PeerAuthentication)
 	for i, c := range p.authorization {
 		p.selects(c, c.Spec.(*security.AuthorizationPolicy).GetSelector().GetMatchLabels())
+		p.targets(c, c.Spec.(*security.AuthorizationPolicy))
 		p.provider(c)
 		p.rules(c, p.authorization[:i])
 	}
 	for _, c := range p.tokens {
+		p.targets(c, c.Spec.(*security.RequestAuthentication))
 		p.selects(c, c.Spec.(*security.RequestAuthentication).GetSelector().GetMatchLabels())
 		p.asksForTokens(c)
+	}
+	for _, c := range list(EnvoyFilter) {
+		spec := c.Spec.(*networking.EnvoyFilter)
+		p.selects(c, spec.GetWorkloadSelector().GetLabels())
+		p.targets(c, onlyRefs{spec})
 	}
 	for i, c := range list(Telemetry) {
 		p.selects(c, c.Spec.(*telemetry.Telemetry).GetSelector().GetMatchLabels())
@@ -126,7 +133,11 @@ func (p *policies) selects(c *Config, labels map[string]string) {
 		}
 	}
 	if known > 0 {
-		p.warn(c, (&path{name: "spec"}).fields("selector.matchLabels"), "selects none of the workloads that documents describe: the policy has no effect")
+		field := "selector.matchLabels"
+		if c.Kind == EnvoyFilter {
+			field = "workloadSelector.labels"
+		}
+		p.warn(c, (&path{name: "spec"}).fields(field), "selects none of the workloads that documents describe: it has no effect")
 	}
 }
 
@@ -150,7 +161,7 @@ func (p *policies) provider(c *Config) {
 // what other policies close.
 func (p *policies) rules(c *Config, older []*Config) {
 	spec := c.Spec.(*security.AuthorizationPolicy)
-	if c.Annotations[DryRun] == "true" {
+	if c.Annotations[DryRun] == "true" || hasTargets(spec) {
 		return
 	}
 	in, at := p.scopeOf(c, spec.GetSelector().GetMatchLabels()), (&path{name: "spec"}).field("rules")
@@ -175,7 +186,7 @@ func (p *policies) rules(c *Config, older []*Config) {
 func (p *policies) opens(c *Config, at *path, in scope) {
 	for _, other := range p.authorization {
 		spec := other.Spec.(*security.AuthorizationPolicy)
-		if other == c || spec.GetAction() != security.AuthorizationPolicy_ALLOW || slices.ContainsFunc(spec.GetRules(), isEverything) {
+		if other == c || hasTargets(spec) || spec.GetAction() != security.AuthorizationPolicy_ALLOW || slices.ContainsFunc(spec.GetRules(), isEverything) {
 			continue
 		}
 		if in.overlaps(p.scopeOf(other, spec.GetSelector().GetMatchLabels())) {
@@ -190,7 +201,7 @@ func (p *policies) covering(in scope, rule *security.Rule, among []*Config, acti
 	for _, other := range among {
 		spec := other.Spec.(*security.AuthorizationPolicy)
 		if spec.GetAction() != action || spec.GetProvider().GetName() != provider || other.Annotations[DryRun] == "true" ||
-			spec.GetTargetRef() != nil || len(spec.GetTargetRefs()) > 0 || !p.scopeOf(other, spec.GetSelector().GetMatchLabels()).covers(in) {
+			hasTargets(spec) || !p.scopeOf(other, spec.GetSelector().GetMatchLabels()).covers(in) {
 			continue
 		}
 		if slices.ContainsFunc(spec.GetRules(), func(wide *security.Rule) bool { return wide != rule && takesAllOf(wide, rule) }) {

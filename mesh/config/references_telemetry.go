@@ -23,6 +23,7 @@ func (p *policies) telemetry(c *Config, older []*Config) {
 			p.provides(c, root.field("tracing").at(i).field("providers").at(j).field("name"), ref.GetName(), "traces requests", traces)
 		}
 	}
+	p.targets(c, spec)
 	if !isWide(spec) {
 		return
 	}
@@ -36,7 +37,7 @@ func (p *policies) telemetry(c *Config, older []*Config) {
 
 // isWide reports whether a Telemetry is for a whole namespace.
 func isWide(spec *telemetry.Telemetry) bool {
-	return len(spec.GetSelector().GetMatchLabels()) == 0 && spec.GetTargetRef() == nil && len(spec.GetTargetRefs()) == 0
+	return len(spec.GetSelector().GetMatchLabels()) == 0 && !hasTargets(spec)
 }
 
 // provides warns of a provider that the mesh configuration does not have, or that does something else.

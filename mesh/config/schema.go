@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 // The ConfigMap whose keys "mesh" and "meshNetworks" are the mesh configuration and its networks.
@@ -49,6 +50,9 @@ var (
 	onlyV1          = []string{"v1"}
 )
 
+// gatewayAPI is the group of the Gateway API.
+const gatewayAPI = "gateway.networking.k8s.io"
+
 // Schemas has every kind that is read. It must not be changed.
 var Schemas = []Schema{
 	{ServiceEntry, "networking.istio.io", istioNetworking, "serviceentries", true, func() any { return &networking.ServiceEntry{} }, typed(validateServiceEntry)},
@@ -71,6 +75,15 @@ var Schemas = []Schema{
 	{Node, "", onlyV1, "nodes", false, func() any { return &corev1.Node{} }, typed(validateNode)},
 	{Secret, "", onlyV1, "secrets", true, func() any { return &corev1.Secret{} }, typed(validateSecret)},
 	{Ingress, "networking.k8s.io", onlyV1, "ingresses", true, func() any { return &networkingv1.Ingress{} }, typed(validateIngress)},
+	{ConfigMap, "", onlyV1, "configmaps", true, func() any { return &corev1.ConfigMap{} }, typed(validateConfigMap)},
+	{GatewayClass, gatewayAPI, []string{"v1", "v1beta1"}, "gatewayclasses", false, func() any { return &gatewayv1.GatewayClass{} }, typed(validateGatewayClass)},
+	{KubernetesGateway, gatewayAPI, []string{"v1", "v1beta1"}, "gateways", true, func() any { return &gatewayv1.Gateway{} }, typed(validateKubernetesGateway)},
+	{HTTPRoute, gatewayAPI, []string{"v1", "v1beta1"}, "httproutes", true, func() any { return &gatewayv1.HTTPRoute{} }, typed(validateHTTPRoute)},
+	{GRPCRoute, gatewayAPI, []string{"v1", "v1alpha2"}, "grpcroutes", true, func() any { return &gatewayv1.GRPCRoute{} }, typed(validateGRPCRoute)},
+	{TLSRoute, gatewayAPI, []string{"v1", "v1alpha3", "v1alpha2"}, "tlsroutes", true, func() any { return &gatewayv1.TLSRoute{} }, typed(validateTLSRoute)},
+	{TCPRoute, gatewayAPI, []string{"v1", "v1alpha2"}, "tcproutes", true, func() any { return &gatewayv1.TCPRoute{} }, typed(validateTCPRoute)},
+	{ReferenceGrant, gatewayAPI, []string{"v1", "v1beta1", "v1alpha2"}, "referencegrants", true, func() any { return &gatewayv1.ReferenceGrant{} }, typed(validateReferenceGrant)},
+	{BackendTLSPolicy, gatewayAPI, []string{"v1", "v1alpha3"}, "backendtlspolicies", true, func() any { return &gatewayv1.BackendTLSPolicy{} }, typed(validateBackendTLSPolicy)},
 	{MeshConfig, "mesh.istio.io", []string{"v1alpha1"}, "meshconfigs", true, func() any { return &meshv1alpha1.MeshConfig{} }, typed(validateMeshConfig)},
 	{MeshNetworks, "mesh.istio.io", []string{"v1alpha1"}, "meshnetworks", true, func() any { return &meshv1alpha1.MeshNetworks{} }, typed(validateMeshNetworks)},
 }
@@ -124,16 +137,10 @@ func schemaFor(apiVersion, kind string) (s *Schema, knownVersion bool) {
 
 // ignoredKinds has the reasons why kinds of Istio and of the Gateway API are not read.
 var ignoredKinds = map[string]string{
-	"extensions.istio.io/WasmPlugin":           "proxies are not extended",
-	"extensions.istio.io/TrafficExtension":     "proxies are not extended",
-	"gateway.networking.k8s.io/Gateway":        "the Gateway API is not read: write a Gateway of networking.istio.io",
-	"gateway.networking.k8s.io/GatewayClass":   "the Gateway API is not read: write a Gateway of networking.istio.io",
-	"gateway.networking.k8s.io/HTTPRoute":      "the Gateway API is not read: write a VirtualService",
-	"gateway.networking.k8s.io/GRPCRoute":      "the Gateway API is not read: write a VirtualService",
-	"gateway.networking.k8s.io/TCPRoute":       "the Gateway API is not read: write a VirtualService",
-	"gateway.networking.k8s.io/TLSRoute":       "the Gateway API is not read: write a VirtualService",
-	"gateway.networking.k8s.io/UDPRoute":       "the Gateway API is not read, and UDP is not proxied",
-	"gateway.networking.k8s.io/ReferenceGrant": "the Gateway API is not read",
+	"extensions.istio.io/WasmPlugin":        "proxies are not extended",
+	"extensions.istio.io/TrafficExtension":  "proxies are not extended",
+	"gateway.networking.k8s.io/UDPRoute":    "UDP is not proxied",
+	"gateway.networking.k8s.io/ListenerSet": "listeners are read from Gateways only: write them there",
 }
 
 // unknownKind names the kinds of a group of Istio for a kind that the group does not have: a misspelled
@@ -168,8 +175,8 @@ func ignoredMessage(apiVersion, kind string) string {
 		return "ignored: " + reason
 	}
 	switch {
-	case strings.HasSuffix(group, "gateway.networking.k8s.io"):
-		return "ignored: the Gateway API is not read"
+	case strings.HasSuffix(group, "gateway.networking.k8s.io"), strings.HasSuffix(group, "gateway.networking.x-k8s.io"):
+		return "ignored: the kind " + kind + " of the Gateway API is not read"
 	case strings.HasSuffix(group, "istio.io"):
 		return "ignored: Istio's kind " + kind + " is not supported"
 	default:

@@ -19,7 +19,7 @@ import (
 // randomNode returns a Node whose properties are drawn from those that the documents distinguish.
 func randomNode(random *rand.Rand) *corev3.Node {
 	pick := func(of ...string) string { return of[random.IntN(len(of))] }
-	labels := map[string]any{"app": pick("web", "api", "edge", "gateway", "none"), "version": pick("v1", "v2"), "pod": strconv.Itoa(random.IntN(1000))}
+	labels := map[string]any{"app": pick("web", "api", "edge", "gateway", "none"), "version": pick("v1", "v2"), "pod": strconv.Itoa(random.IntN(1000)), "gateway.networking.k8s.io/gateway-name": pick("edge", "none")}
 	if random.IntN(2) == 0 {
 		labels["security.istio.io/tlsMode"] = "istio"
 	}
@@ -44,7 +44,7 @@ func randomNode(random *rand.Rand) *corev3.Node {
 // What a proxy shares with others is what it would get alone: a property that is read and is not part
 // of the class would give a proxy the configuration of another (mesh.md M5).
 func TestSharedResourcesAreThoseOfEachProxy(t *testing.T) {
-	for _, name := range []string{"sidecar", "gateway", "policies", "ingress", "services", "mesh", "dynamic", "security", "networks", "envoyfilter", "telemetry"} {
+	for _, name := range []string{"sidecar", "gateway", "policies", "ingress", "services", "mesh", "dynamic", "security", "networks", "envoyfilter", "telemetry", "gatewayapi"} {
 		t.Run(name, func(t *testing.T) {
 			documents, err := os.ReadFile("testdata/" + name + "/config.yaml")
 			if err != nil {

@@ -31,6 +31,20 @@ type gatewayPort struct {
 	number  uint32 // as the Gateways say it, by which routes are named
 	target  uint32 // on which the proxy listens
 	servers []gatewayServer
+	// shared says that it listens on another port than an earlier one of the same number.
+	shared bool
+}
+
+// routes returns the name of the routes of HTTP without TLS.
+func (p *gatewayPort) routes() string {
+	name := "http." + strconv.Itoa(int(p.number))
+	if p.bind != "" {
+		name += "." + p.bind
+	}
+	if p.shared {
+		name += "-" + strconv.Itoa(int(p.target))
+	}
+	return name
 }
 
 // gatewayBuilder makes what a gateway needs.
@@ -52,23 +66,23 @@ func (g *Generator) addGateway(v *proxy.View, listeners, routes *sink) {
 // ports returns the ports of the Gateways. A port of a Gateway is that of the Service before the
 // proxy; the proxy listens on its target port.
 func (b *gatewayBuilder) ports() (ports []*gatewayPort) {
-	targets := make(map[uint32]uint32)
-	for _, t := range b.view.Targets() {
-		targets[t.Number] = t.TargetPort
-	}
 	for _, gw := range b.snap.Gateways(b.view) {
 		for _, server := range gw.Gateway.GetServers() {
 			number := server.GetPort().GetNumber()
-			target := cmp.Or(targets[number], number)
-			if b.view.Unprivileged() && target < firstUnprivileged {
-				continue
+			for _, target := range gw.Ports(b.view, number) {
+				if b.view.Unprivileged() && target < firstUnprivileged {
+					continue
+				}
+				i := slices.IndexFunc(ports, func(p *gatewayPort) bool {
+					return p.bind == server.GetBind() && p.number == number && p.target == target
+				})
+				if i < 0 {
+					i = len(ports)
+					shared := slices.ContainsFunc(ports, func(p *gatewayPort) bool { return p.bind == server.GetBind() && p.number == number })
+					ports = append(ports, &gatewayPort{bind: server.GetBind(), number: number, target: target, shared: shared})
+				}
+				ports[i].servers = append(ports[i].servers, gatewayServer{server, gw, service.ParseProtocol(server.GetPort().GetProtocol())})
 			}
-			i := slices.IndexFunc(ports, func(p *gatewayPort) bool { return p.bind == server.GetBind() && p.number == number })
-			if i < 0 {
-				i = len(ports)
-				ports = append(ports, &gatewayPort{bind: server.GetBind(), number: number, target: target})
-			}
-			ports[i].servers = append(ports[i].servers, gatewayServer{server, gw, service.ParseProtocol(server.GetPort().GetProtocol())})
 		}
 	}
 	return ports
@@ -90,7 +104,9 @@ func (s gatewayServer) serverNames() (names []string) {
 		if host == "*" {
 			return nil
 		}
-		names = append(names, string(host))
+		if !slices.Contains(names, string(host)) {
+			names = append(names, string(host))
+		}
 	}
 	return names
 }
@@ -132,10 +148,7 @@ func (b *gatewayBuilder) addPort(port *gatewayPort) {
 		}
 	}
 	if len(plain) > 0 {
-		name := "http." + strconv.Itoa(int(port.number))
-		if port.bind != "" {
-			name += "." + port.bind
-		}
+		name := port.routes()
 		b.addRoutes(name, port, plain, false)
 		c := &chain{filters: []*listenerv3.Filter{b.manager(binds[0], port, name)}}
 		if len(chains) > 0 {
@@ -185,7 +198,7 @@ func (b *gatewayBuilder) httpsChain(port *gatewayPort, s gatewayServer) *chain {
 		bind = port.bind
 	}
 	return &chain{
-		serverNames: s.serverNames(), transport: "tls", tls: downstreamTLS(b.view, s.GetTls(), true), origin: s.of.Meta.Key,
+		serverNames: s.serverNames(), transport: "tls", tls: downstreamTLS(b.view, s.GetTls(), true), origin: s.of.Origin(),
 		filters: []*listenerv3.Filter{b.manager(bind, port, name)},
 	}
 }

@@ -89,7 +89,7 @@ func takesAll(m *routev3.RouteMatch) bool {
 func (r *routing) route(vs *push.VirtualService, index int, m *networking.HTTPMatchRequest) *routev3.Route {
 	in := vs.Rule.GetHttp()[index]
 	out := &routev3.Route{
-		Name: in.GetName(), Match: routeMatch(m, vs.Ingress), Metadata: originMetadata(vs.Origin(index)), StatPrefix: m.GetStatPrefix(),
+		Name: in.GetName(), Match: routeMatch(m, vs.Ingress || vs.GatewayAPI), Metadata: originMetadata(vs.Origin(index)), StatPrefix: m.GetStatPrefix(),
 	}
 	if m.GetName() != "" {
 		out.Name += "." + m.GetName()
@@ -104,6 +104,9 @@ func (r *routing) route(vs *push.VirtualService, index int, m *networking.HTTPMa
 		out.Action = directResponse(in.GetDirectResponse())
 	case len(in.GetRoute()) > 0:
 		r.forward(out, in, headers.authority)
+		if vs.GatewayAPI {
+			asGatewayAPI(out, in)
+		}
 	default:
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/gatewayapi"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/mesh/push"
 )
@@ -15,7 +16,13 @@ import (
 const secretPrefix = "kubernetes://"
 
 // kubernetesSecret returns the name by which a Secret of the configuration is asked for.
-func kubernetesSecret(name string) string { return secretPrefix + name }
+// A listener of the Gateway API names it in full.
+func kubernetesSecret(name string) string {
+	if strings.Contains(name, "://") {
+		return name
+	}
+	return secretPrefix + name
+}
 
 // SecretNames returns the names by which a proxy asks for a Secret of the configuration.
 func SecretNames(secret string) []string {
@@ -29,10 +36,10 @@ func SecretNames(secret string) []string {
 // Secret returns a Secret of the configuration as a proxy gets it; nil if there is none, or none that
 // the proxy may have. The caller has verified the proxy's identity.
 func (g *Generator) Secret(v *proxy.View, name string) *xds.Resource {
-	secret, ok := strings.CutPrefix(name, secretPrefix)
-	if !ok {
+	if !isKubernetesSecret(name) {
 		return nil // the proxy's agent has it
 	}
+	secret := strings.TrimPrefix(name, secretPrefix)
 	credential := g.snap.Credential(v, secret)
 	inline := func(data []byte) *corev3.DataSource {
 		if len(data) == 0 {
@@ -58,4 +65,6 @@ func (g *Generator) Secret(v *proxy.View, name string) *xds.Resource {
 	return resource(xds.SecretType, name, m)
 }
 
-func isKubernetesSecret(name string) bool { return strings.HasPrefix(name, secretPrefix) }
+func isKubernetesSecret(name string) bool {
+	return strings.HasPrefix(name, secretPrefix) || strings.HasPrefix(name, gatewayapi.SecretPrefix) || strings.HasPrefix(name, gatewayapi.ConfigMapPrefix)
+}

@@ -108,7 +108,7 @@ func (g *Generator) upstreamTLS(c *outboundCluster, tls *networking.ClientTLSSet
 	default:
 		return nil
 	}
-	if tls.GetCredentialName() != "" && c.view.Type() == proxy.Sidecar && !c.rule.SelectsWorkloads() {
+	if tls.GetCredentialName() != "" && !isPolicyRoots(tls.GetCredentialName()) && c.view.Type() == proxy.Sidecar && !c.rule.SelectsWorkloads() {
 		// All sidecars would wait for a secret that few of them may have.
 		return nil
 	}
@@ -192,6 +192,10 @@ func (g *Generator) setCredentials(c *outboundCluster, tls *networking.ClientTLS
 	names := tls.GetSubjectAltNames()
 	if len(names) == 0 && c.svc.Registry == service.External {
 		names = g.accountsOf(c.svc)
+	}
+	if roots := g.policyRoots(tls.GetCredentialName(), names); roots != nil {
+		common.ValidationContextType = roots
+		return
 	}
 	certificate := "file-cert:" + tls.GetClientCertificate() + "~" + tls.GetPrivateKey()
 	roots := "file-root:system"

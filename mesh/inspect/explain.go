@@ -333,14 +333,14 @@ func (x *explainer) route(r *routev3.Route) {
 			x.Outcome = fmt.Sprintf("the request goes to one of %d clusters, by weight", len(weighted))
 			for _, w := range weighted {
 				if fault := x.cluster(w.GetName(), fmt.Sprintf("weight %d", w.GetWeight().GetValue())); fault != "" {
-					x.Outcome += fmt.Sprintf("; 503 if that is %s, which %s", w.GetName(), fault)
+					x.Outcome += fmt.Sprintf("; %d if that is %s, which %s", statusOf(a.Route, fault), w.GetName(), fault)
 				}
 			}
 			return
 		}
 		x.Outcome = "the request goes to the cluster " + a.Route.GetCluster()
 		if fault := x.cluster(a.Route.GetCluster(), ""); fault != "" {
-			x.Outcome = fmt.Sprintf("503: the cluster %s %s", a.Route.GetCluster(), fault)
+			x.Outcome = fmt.Sprintf("%d: the cluster %s %s", statusOf(a.Route, fault), a.Route.GetCluster(), fault)
 		}
 	}
 }
@@ -350,7 +350,7 @@ func (x *explainer) cluster(name, detail string) (fault string) {
 	c, ok := body(x.Lookup(xds.ClusterType, name), &clusterv3.Cluster{})
 	if !ok {
 		x.add("cluster", name, "", "%s", strings.TrimSpace(detail+" it does not exist"))
-		return "does not exist"
+		return missing
 	}
 	if custom := c.GetClusterType(); custom != nil {
 		x.add("cluster", name, document(c.GetMetadata()), "%s", strings.TrimSpace(custom.GetName()+" "+detail))

@@ -89,6 +89,8 @@ virtual_hosts:
   - {name: not, match: {safe_regex: {regex: "/v[0-9]+"}, headers: [{name: x-old, present_match: true, invert_match: true}]}, direct_response: {status: 202}}
   - {name: seg, match: {path_separated_prefix: /seg}, redirect: {host_redirect: b}}
   - {name: dynamic, match: {prefix: /dynamic}, route: {cluster: dynamic}}
+  - {name: gone, match: {prefix: /gone}, route: {cluster: gone, cluster_not_found_response_code: INTERNAL_SERVER_ERROR}}
+  - {name: nowhere, match: {prefix: /nowhere}, route: {cluster: gone, cluster_not_found_response_code: NOT_FOUND}}
   - name: abort
     match: {prefix: /abort}
     typed_per_filter_config: {fault: {"@type": type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault, abort: {http_status: 503, percentage: {numerator: 1000000, denominator: MILLION}}}}
@@ -142,6 +144,8 @@ func TestARequestIsFollowed(t *testing.T) {
 		"an inverted header, there":  {Request{Host: "a", Path: "/v12", Headers: map[string]string{"x-old": "1"}}, "route all"},
 		"whole segments":             {Request{Host: "a", Path: "/seg/x"}, "route seg|redirected: host_redirect"},
 		"a dynamic cluster":          {Request{Host: "a", Path: "/dynamic"}, "cluster dynamic  envoy.clusters.dynamic_forward_proxy|endpoint by DNS|the cluster dynamic"},
+		"a cluster that is missing":  {Request{Host: "a", Path: "/gone"}, "cluster gone  it does not exist|500: the cluster gone does not exist"},
+		"one that counts as nothing": {Request{Host: "a", Path: "/nowhere"}, "404: the cluster gone does not exist"},
 		"all are aborted":            {Request{Host: "a", Path: "/abort"}, "filter of the route fault  100 % are aborted with 503|503: all requests are aborted"},
 		"some are":                   {Request{Host: "a", Path: "/delay"}, "25 % are delayed by 2s, 0.01 % are aborted with 500|the request goes to the cluster v1"},
 		"half a segment":             {Request{Host: "a", Path: "/segment"}, "route all"},

@@ -19,6 +19,9 @@ const caSuffix = "-cacert"
 // its own namespace, which a Gateway or a DestinationRule names that concerns the proxy (mesh.md M9).
 // The caller has verified the proxy's identity.
 func (s *Snapshot) Credential(v *proxy.View, name string) *config.Credential {
+	if strings.Contains(name, "://") {
+		return s.gatewayCredential(v, name)
+	}
 	namespace := v.Namespace()
 	if !s.mayHave(v, name) && !s.mayHave(v, strings.TrimSuffix(name, caSuffix)) {
 		return nil

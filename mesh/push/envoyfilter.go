@@ -62,9 +62,6 @@ func (idx *filterIndex) compare(a, b *envoyFilter) int {
 	return cmp.Or(cmp.Compare(a.spec.GetPriority(), b.spec.GetPriority()), cmp.Compare(own(a), own(b)), config.Older(a.Config, b.Config))
 }
 
-// gatewayName is the label that a proxy of a Gateway of the Gateway API has, with the Gateway's name.
-const gatewayName = "gateway.networking.k8s.io/gateway-name"
-
 // EnvoyFilters returns the patches of some kinds that are for a proxy, in their order: those of the root
 // namespace and of its own; nil for none. It reads of the proxy only what an EnvoyFilter with such patches
 // asks for.
@@ -95,16 +92,6 @@ func (s *Snapshot) EnvoyFilters(v *proxy.View, kinds ...envoyfilter.ApplyTo) *en
 // selects reports whether an EnvoyFilter is for a proxy: by its labels, or by the Gateway of the Gateway
 // API that it names.
 func (f *envoyFilter) selects(v *proxy.View) bool {
-	refs := f.spec.GetTargetRefs()
-	if len(refs) == 0 {
-		return v.SelectedBy(f.spec.GetWorkloadSelector().GetLabels())
-	}
-	of := v.Label(gatewayName)
-	for _, ref := range refs {
-		if of != "" && ref.GetGroup() == "gateway.networking.k8s.io" && ref.GetKind() == "Gateway" && ref.GetName() == of &&
-			(ref.GetNamespace() == "" || ref.GetNamespace() == f.Namespace) && f.Namespace == v.Namespace() {
-			return true
-		}
-	}
-	return false
+	of := targeted[struct{}]{selector: f.spec.GetWorkloadSelector().GetLabels(), targets: targetsOf(f.Namespace, nil, f.spec.GetTargetRefs())}
+	return of.applies(v, f.Namespace)
 }

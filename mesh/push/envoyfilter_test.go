@@ -57,8 +57,8 @@ func TestEnvoyFiltersSelectProxies(t *testing.T) {
 	}{
 		{"shop", nil, "shop/all"},
 		{"shop", map[string]string{"app": "web"}, "istio-system/web shop/all shop/web"},
-		{"shop", map[string]string{gatewayName: "edge"}, "shop/all shop/edge"},
-		{"other", map[string]string{gatewayName: "edge"}, ""},
+		{"shop", map[string]string{gatewayNameLabel: "edge"}, "shop/all shop/edge"},
+		{"other", map[string]string{gatewayNameLabel: "edge"}, ""},
 		{"other", map[string]string{"app": "web"}, "istio-system/web"},
 	} {
 		if got := added(s, viewOf(t, tc.namespace, tc.labels)); got != tc.want {

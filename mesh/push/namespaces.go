@@ -74,7 +74,17 @@ type discovered struct {
 
 // List returns the documents in namespaces that are discovered.
 func (d discovered) List(kind config.Kind, namespace string) []*config.Config {
-	return slices.DeleteFunc(slices.Clone(d.Source.List(kind, namespace)), func(c *config.Config) bool { return !d.of.Discovers(c.Namespace) })
+	return slices.DeleteFunc(slices.Clone(d.Source.List(kind, namespace)), func(c *config.Config) bool {
+		return c.Namespace != "" && !d.of.Discovers(c.Namespace)
+	})
+}
+
+// Get returns a document in a namespace that is discovered.
+func (d discovered) Get(key config.Key) *config.Config {
+	if key.Namespace != "" && !d.of.Discovers(key.Namespace) {
+		return nil
+	}
+	return d.Source.Get(key)
 }
 
 // Services returns the services in namespaces that are discovered.

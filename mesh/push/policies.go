@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	security "istio.io/api/security/v1beta1"
+	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/jwks"
@@ -47,10 +48,44 @@ func KeySourceOf(rule *security.JWTRule) (from jwks.Source, ok bool) {
 }
 
 // targeted is a document that applies to the workloads of a namespace that a selector selects; those of the root
-// namespace apply to all namespaces.
+// namespace apply to all namespaces. If it refers to targets, it applies to the proxies of these Gateways of its
+// namespace, and to no others.
 type targeted[T any] struct {
 	selector map[string]string
+	targets  targets
 	value    T
+}
+
+// applies reports whether a document of a namespace applies to a proxy.
+func (t *targeted[T]) applies(v *proxy.View, namespace string) bool {
+	if !t.targets.any {
+		return v.SelectedBy(t.selector)
+	}
+	return v.Namespace() == namespace && slices.ContainsFunc(t.targets.gateways, func(name string) bool {
+		return v.SelectedBy(map[string]string{gatewayNameLabel: name})
+	})
+}
+
+// targets are the Gateways of the Gateway API to which a policy refers. any says that it refers to something; what is no
+// Gateway of its namespace has no proxies.
+type targets struct {
+	any      bool
+	gateways []string
+}
+
+func targetsOf(namespace string, one *typev1beta1.PolicyTargetReference, more []*typev1beta1.PolicyTargetReference) targets {
+	refs := more
+	if len(refs) == 0 && one != nil {
+		refs = []*typev1beta1.PolicyTargetReference{one}
+	}
+	out := targets{any: len(refs) > 0}
+	for _, ref := range refs {
+		own := ref.GetNamespace() == "" || ref.GetNamespace() == namespace
+		if own && config.Kind(ref.GetGroup()+"/"+ref.GetKind()) == config.KubernetesGateway {
+			out.gateways = append(out.gateways, ref.GetName())
+		}
+	}
+	return out
 }
 
 // policyIndex has documents by namespace, oldest first.
@@ -70,7 +105,7 @@ func (idx *policyIndex[T]) of(v *proxy.View) (out []T) {
 	}
 	for _, namespace := range namespaces {
 		for _, t := range idx.byNamespace[namespace] {
-			if v.SelectedBy(t.selector) {
+			if t.applies(v, namespace) {
 				out = append(out, t.value)
 			}
 		}
@@ -78,19 +113,16 @@ func (idx *policyIndex[T]) of(v *proxy.View) (out []T) {
 	return out
 }
 
-// refersToTargets reports whether a policy applies to what it refers to, and not to the workloads that it selects.
-func refersToTargets[R any](one *R, more []*R) bool { return one != nil || len(more) > 0 }
-
 func indexAuthorization(list []*config.Config, root string) *policyIndex[*AuthorizationPolicy] {
 	idx := &policyIndex[*AuthorizationPolicy]{root, make(map[string][]targeted[*AuthorizationPolicy])}
 	for _, c := range slices.SortedFunc(slices.Values(list), config.Older) {
 		spec, ok := c.Spec.(*security.AuthorizationPolicy)
-		if !ok || refersToTargets(spec.GetTargetRef(), spec.GetTargetRefs()) {
+		if !ok {
 			continue
 		}
 		dry, _ := strconv.ParseBool(c.Annotations[config.DryRun])
 		idx.byNamespace[c.Namespace] = append(idx.byNamespace[c.Namespace], targeted[*AuthorizationPolicy]{
-			spec.GetSelector().GetMatchLabels(), &AuthorizationPolicy{Key: c.Meta.Key, Policy: spec, DryRun: dry},
+			spec.GetSelector().GetMatchLabels(), targetsOf(c.Namespace, spec.GetTargetRef(), spec.GetTargetRefs()), &AuthorizationPolicy{Key: c.Meta.Key, Policy: spec, DryRun: dry},
 		})
 	}
 	return idx
@@ -106,7 +138,7 @@ func indexTokens(list []*config.Config, root string, keys KeyReader) *policyInde
 	idx := &policyIndex[[]TokenRule]{root, make(map[string][]targeted[[]TokenRule])}
 	for _, c := range slices.SortedFunc(slices.Values(list), config.Older) {
 		spec, ok := c.Spec.(*security.RequestAuthentication)
-		if !ok || refersToTargets(spec.GetTargetRef(), spec.GetTargetRefs()) {
+		if !ok {
 			continue
 		}
 		var rules []TokenRule
@@ -117,7 +149,9 @@ func indexTokens(list []*config.Config, root string, keys KeyReader) *policyInde
 			}
 			rules = append(rules, r)
 		}
-		idx.byNamespace[c.Namespace] = append(idx.byNamespace[c.Namespace], targeted[[]TokenRule]{spec.GetSelector().GetMatchLabels(), rules})
+		idx.byNamespace[c.Namespace] = append(idx.byNamespace[c.Namespace], targeted[[]TokenRule]{
+			spec.GetSelector().GetMatchLabels(), targetsOf(c.Namespace, spec.GetTargetRef(), spec.GetTargetRefs()), rules,
+		})
 	}
 	return idx
 }

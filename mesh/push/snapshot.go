@@ -46,6 +46,8 @@ type Snapshot struct {
 	telemetry     *telemetryIndex
 	ingress       *ingress
 	filters       *filterIndex
+	// api is what documents of the Gateway API say; the other indexes have it, too.
+	api *gatewayAPI
 	// credentials are those of the Secrets.
 	credentials map[config.Key]*config.Credential
 
@@ -85,25 +87,29 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	if servicesChanged || mesh {
 		s.services = indexServices(src.Services(), before.services)
 	}
+	s.api = before.api
+	if convertsAgain(is) || servicesChanged || mesh {
+		s.api = convertGatewayAPI(src, domain, before.api)
+	}
 	s.virtual = before.virtual
-	if is(config.VirtualService) || mesh {
+	if is(config.VirtualService) || mesh || !slices.Equal(s.api.virtual, before.api.routes()) {
 		indexed := before.virtual
 		if mesh {
 			indexed = nil // defaultVirtualServiceExportTo may be another
 		}
-		s.virtual = s.indexVirtual(src.List(config.VirtualService, ""), indexed)
+		s.virtual = s.indexVirtual(src.List(config.VirtualService, ""), s.api.virtual, indexed)
 	}
 	s.rules = before.rules
-	if is(config.DestinationRule) || mesh {
-		s.rules = s.indexRules(src.List(config.DestinationRule, ""))
+	if s.rules == nil || is(config.DestinationRule) || mesh || !slices.Equal(s.api.rules, before.api.policies()) {
+		s.rules = s.indexRules(slices.Concat(src.List(config.DestinationRule, ""), s.api.rules))
 	}
 	s.sidecars = before.sidecars
 	if is(config.Sidecar) {
 		s.sidecars = indexSidecars(src.List(config.Sidecar, ""))
 	}
 	s.gateways = before.gateways
-	if is(config.Gateway) {
-		s.gateways = gatewaysOf(src.List(config.Gateway, ""))
+	if is(config.Gateway) || s.api != before.api {
+		s.gateways = gatewaysOf(src.List(config.Gateway, ""), s.api.gateways, before.gateways)
 	}
 	s.auth = before.auth
 	if is(config.PeerAuthentication) || mesh {
@@ -169,7 +175,7 @@ const (
 // what is shared, so that a difference is also the answer for what was computed anew with the same result.
 func (s *Snapshot) Since(before *Snapshot) (d Difference) {
 	if s.Mesh != before.Mesh || s.Domain != before.Domain || s.namespaces != before.namespaces || s.services != before.services ||
-		s.rules != before.rules || s.sidecars != before.sidecars || s.auth != before.auth || s.networks != before.networks || s.ingress != before.ingress || s.filters != before.filters || !slices.Equal(s.gateways, before.gateways) {
+		s.rules != before.rules || !maps.Equal(s.api.roots, before.api.roots) || s.sidecars != before.sidecars || s.auth != before.auth || s.networks != before.networks || s.ingress != before.ingress || s.filters != before.filters || !slices.Equal(s.gateways, before.gateways) {
 		return Anything
 	}
 	if !s.samePolicies(before) {
@@ -306,18 +312,31 @@ func (s *Snapshot) sees(namespace string, svc *service.Service) bool {
 type GatewayConfig struct {
 	*config.Config
 	Gateway *networking.Gateway
+
+	// of is the document of the Gateway API of which it is a listener; the zero Key for a Gateway of Istio. Its selector selects
+	// nothing then, and the workloads of services serve it.
+	of       config.Key
+	services []string
 }
 
 // Name returns the name by which VirtualServices refer to the gateway: namespace/name.
 func (g *GatewayConfig) Ref() string { return g.Namespace + "/" + g.Name }
 
-func gatewaysOf(list []*config.Config) []*GatewayConfig {
-	var out []*GatewayConfig
-	for _, c := range slices.SortedFunc(slices.Values(list), config.Older) {
-		if gw, ok := c.Spec.(*networking.Gateway); ok {
-			out = append(out, &GatewayConfig{c, gw})
+// gatewaysOf returns documents and listeners of the Gateway API by age. Those that there were before are shared.
+func gatewaysOf(list []*config.Config, api, before []*GatewayConfig) []*GatewayConfig {
+	known := make(map[*config.Config]*GatewayConfig, len(before))
+	for _, gw := range before {
+		known[gw.Config] = gw
+	}
+	out := slices.Clone(api)
+	for _, c := range list {
+		if has := known[c]; has != nil {
+			out = append(out, has)
+		} else if gw, ok := c.Spec.(*networking.Gateway); ok {
+			out = append(out, &GatewayConfig{Config: c, Gateway: gw})
 		}
 	}
+	slices.SortStableFunc(out, func(a, b *GatewayConfig) int { return config.Older(a.Config, b.Config) })
 	return out
 }
 
@@ -327,7 +346,7 @@ func gatewaysOf(list []*config.Config) []*GatewayConfig {
 func (s *Snapshot) Gateways(v *proxy.View) []*GatewayConfig {
 	var out []*GatewayConfig
 	for _, gw := range s.gateways {
-		if v.Type() == proxy.Router && v.SelectedBy(gw.Gateway.GetSelector()) {
+		if v.Type() == proxy.Router && (gw.of == config.Key{} && v.SelectedBy(gw.Gateway.GetSelector()) || gw.of != config.Key{} && gw.servedBy(v)) {
 			out = append(out, gw)
 		}
 	}

@@ -20,19 +20,21 @@ type Provider = meshv1alpha1.MeshConfig_ExtensionProvider
 // telemetryIndex has the Telemetry documents by namespace.
 type telemetryIndex struct {
 	root string
-	// wide has the oldest document of each namespace that selects no workloads. workloads has those that do, oldest first.
+	// wide has the oldest document of each namespace that selects no workloads. workloads has those that do, or refer to
+	// Gateways, oldest first.
 	wide      map[string]*telemetry.Telemetry
-	workloads map[string][]*telemetry.Telemetry
+	workloads map[string][]targeted[*telemetry.Telemetry]
 }
 
 func indexTelemetry(list []*config.Config, root string) *telemetryIndex {
-	idx := &telemetryIndex{root, make(map[string]*telemetry.Telemetry), make(map[string][]*telemetry.Telemetry)}
+	idx := &telemetryIndex{root, make(map[string]*telemetry.Telemetry), make(map[string][]targeted[*telemetry.Telemetry])}
 	for _, c := range slices.SortedFunc(slices.Values(list), config.Older) {
 		spec, ok := c.Spec.(*telemetry.Telemetry)
+		refs := targetsOf(c.Namespace, spec.GetTargetRef(), spec.GetTargetRefs())
 		switch {
-		case !ok || refersToTargets(spec.GetTargetRef(), spec.GetTargetRefs()):
-		case len(spec.GetSelector().GetMatchLabels()) > 0:
-			idx.workloads[c.Namespace] = append(idx.workloads[c.Namespace], spec)
+		case !ok:
+		case len(spec.GetSelector().GetMatchLabels()) > 0 || refs.any:
+			idx.workloads[c.Namespace] = append(idx.workloads[c.Namespace], targeted[*telemetry.Telemetry]{spec.GetSelector().GetMatchLabels(), refs, spec})
 		case idx.wide[c.Namespace] == nil:
 			idx.wide[c.Namespace] = spec
 		}
@@ -52,9 +54,9 @@ func (idx *telemetryIndex) of(v *proxy.View) (out []*telemetry.Telemetry) {
 			out = append(out, spec)
 		}
 	}
-	for _, spec := range idx.workloads[own] {
-		if v.SelectedBy(spec.GetSelector().GetMatchLabels()) {
-			out = append(out, spec)
+	for _, t := range idx.workloads[own] {
+		if t.applies(v, own) {
+			out = append(out, t.value)
 		}
 	}
 	return out

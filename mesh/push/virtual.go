@@ -24,6 +24,9 @@ type VirtualService struct {
 	ExportTo map[string]bool
 	// Ingress says that it was made of Kubernetes Ingresses: a path is the prefix of whole segments.
 	Ingress bool
+	// GatewayAPI says that it was made of documents of the Gateway API: a path is the prefix of whole segments, and a request whose
+	// destination does not exist gets 500.
+	GatewayAPI bool
 	// Delegates are the documents whose routes are in Rule.
 	Delegates []config.Key
 	// origins are the documents of the routes of HTTP in Rule; nil if all are of Config.
@@ -39,7 +42,8 @@ type virtualIndex struct {
 	byGateway map[string][]*VirtualService
 }
 
-func (s *Snapshot) indexVirtual(list []*config.Config, before *virtualIndex) *virtualIndex {
+// indexVirtual indexes documents and what was made of the Gateway API.
+func (s *Snapshot) indexVirtual(list []*config.Config, api []*VirtualService, before *virtualIndex) *virtualIndex {
 	idx := &virtualIndex{byConfig: make(map[*config.Config]*VirtualService, len(list)), byGateway: make(map[string][]*VirtualService)}
 	byKey := make(map[config.Key]*config.Config)
 	roots := make([]*config.Config, 0, len(list))
@@ -53,9 +57,17 @@ func (s *Snapshot) indexVirtual(list []*config.Config, before *virtualIndex) *vi
 			roots = append(roots, c) // without hosts it is a delegate only
 		}
 	}
-	slices.SortFunc(roots, config.Older)
+	converted := make(map[*config.Config]*VirtualService, len(api))
+	for _, vs := range api {
+		roots = append(roots, vs.Config)
+		converted[vs.Config] = vs
+	}
+	slices.SortStableFunc(roots, config.Older)
 	for _, c := range roots {
-		vs := before.get(c)
+		vs := converted[c]
+		if vs == nil {
+			vs = before.get(c)
+		}
 		if vs == nil || !vs.upToDate(byKey) {
 			vs = s.resolve(c, byKey)
 		}
@@ -318,22 +330,24 @@ func mergePath(root, delegate *networking.StringMatch) (merged *networking.Strin
 }
 
 // VirtualServices returns the VirtualServices of a gateway, or of MeshGateway, that proxies of a
-// namespace see: first those of their namespace, then the others, the oldest first.
+// namespace see: first those of their namespace alone, then routes of the Gateway API in it, then the others, the oldest first.
 func (s *Snapshot) VirtualServices(gateway, namespace string) []*VirtualService {
 	if gateway == ingressGateway {
 		return s.ingress.virtual
 	}
-	var own, others []*VirtualService
+	var own, converted, others []*VirtualService
 	for _, vs := range s.virtual.byGateway[gateway] {
 		switch {
 		case !exportedTo(vs.ExportTo, namespace):
 		case vs.Namespace == namespace && !vs.ExportTo["*"]:
 			own = append(own, vs)
+		case vs.Namespace == namespace && vs.GatewayAPI:
+			converted = append(converted, vs)
 		default:
 			others = append(others, vs)
 		}
 	}
-	return append(own, others...)
+	return slices.Concat(own, converted, others)
 }
 
 func lower(s string) string     { return strings.ToLower(s) }

@@ -170,7 +170,7 @@ func affectedHosts(r *push.Request) (all bool, hosts map[service.Hostname]bool) 
 	}
 	for key := range r.Configs {
 		switch key.Kind {
-		case config.DestinationRule, config.Sidecar, config.MeshConfig, config.Namespace, config.PeerAuthentication, push.AuthStep:
+		case config.DestinationRule, config.BackendTLSPolicy, config.Sidecar, config.MeshConfig, config.Namespace, config.PeerAuthentication, push.AuthStep:
 			return true, nil // they decide about subsets, localities, mutual TLS, and which service a host is
 		}
 	}

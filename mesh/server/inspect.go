@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/generate"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/mesh/push"
@@ -49,6 +50,16 @@ func WouldServe(snap *push.Snapshot, endpoints generate.Endpoints, discovery *se
 	who = who.WithTargets(instancesOf(discovery, who))
 	gen := newGeneration(snap, endpoints, nil, nil, NewMetrics(nil), func([]generate.Failure) {})
 	return &Served{who, gen, [2]resources{gen.outboundOf(who), gen.inbound.of(who)}}
+}
+
+// Gateways returns the documents of the gateways that the proxy serves.
+func (s *Served) Gateways() (keys []config.Key) {
+	for _, gw := range s.gen.Snapshot().Gateways(proxy.NewView(s.Proxy)) {
+		if key := gw.Origin(); !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }
 
 // TrustDomain returns the trust domain of the mesh.

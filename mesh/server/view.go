@@ -162,7 +162,8 @@ func secretsMayChange(r *push.Request) bool {
 	}
 	for key := range r.Configs {
 		switch key.Kind {
-		case config.Secret, config.Gateway, config.DestinationRule, config.Ingress:
+		case config.Secret, config.Gateway, config.DestinationRule, config.Ingress,
+			config.KubernetesGateway, config.GatewayClass, config.ReferenceGrant, config.ConfigMap:
 			return true
 		}
 	}

@@ -38,6 +38,7 @@ type group struct {
 	ports     map[string]int
 	backends  *backends
 	issuer    *issuer
+	addresses int
 }
 
 // proxyNode is what an Envoy says of itself.
@@ -81,13 +82,17 @@ var apiVersions = map[string]string{
 	"PeerAuthentication": "security.istio.io/v1", "RequestAuthentication": "security.istio.io/v1", "AuthorizationPolicy": "security.istio.io/v1", "EnvoyFilter": "networking.istio.io/v1alpha3",
 	"Telemetry": "telemetry.istio.io/v1", "ProxyConfig": "networking.istio.io/v1beta1", "WorkloadGroup": "networking.istio.io/v1",
 	"Service": "v1", "EndpointSlice": "discovery.k8s.io/v1", "Ingress": "networking.k8s.io/v1", "IngressClass": "networking.k8s.io/v1",
-	"Pod": "v1", "Secret": "v1", "Namespace": "v1", "Node": "v1",
+	"Pod": "v1", "Secret": "v1", "ConfigMap": "v1", "Namespace": "v1", "Node": "v1",
+	"GatewayClass": "gateway.networking.k8s.io/v1", "KubernetesGateway": "gateway.networking.k8s.io/v1",
+	"HTTPRoute": "gateway.networking.k8s.io/v1", "GRPCRoute": "gateway.networking.k8s.io/v1",
+	"TLSRoute": "gateway.networking.k8s.io/v1", "TCPRoute": "gateway.networking.k8s.io/v1",
+	"ReferenceGrant": "gateway.networking.k8s.io/v1beta1", "BackendTLSPolicy": "gateway.networking.k8s.io/v1",
 }
 
-var coreKinds = []string{"Service", "EndpointSlice", "Ingress", "IngressClass", "Pod", "Secret", "Namespace", "Node"}
+var coreKinds = append([]string{"Service", "EndpointSlice", "Ingress", "IngressClass", "Pod", "Secret", "ConfigMap", "Namespace", "Node"}, gatewayAPIKinds...)
 
 // clusterKinds are in no namespace.
-var clusterKinds = []string{"IngressClass", "Namespace", "Node"}
+var clusterKinds = []string{"IngressClass", "Namespace", "Node", "GatewayClass"}
 
 // portToken is the name of a port in a document.
 var (
@@ -209,6 +214,7 @@ func (g *group) readCase(t *testing.T, raw json.RawMessage) (*testCase, error) {
 			all["ServiceEntry"] = g.inboundService(t, c.Name)
 		}
 	}
+	g.addGatewayAPI(c.Name, all)
 	for _, kind := range slices.Sorted(maps.Keys(all)) {
 		if apiVersions[kind] == "" {
 			return c, fmt.Errorf("unknown key %q", kind)
@@ -309,10 +315,16 @@ func newDocument(name, kind string, i int, body map[string]any, at time.Time) do
 	if kind == "Secret" {
 		encodeFiles(body["data"])
 	}
+	if kind == "ConfigMap" {
+		readFiles(body["data"])
+	}
 	if kind == "AuthorizationPolicy" {
 		d.body["spec"] = withTexts(body)
 	}
-	d.body["apiVersion"], d.body["kind"], d.body["metadata"] = apiVersions[kind], kind, meta
+	if slices.Contains(gatewayAPIKinds, kind) {
+		d.body = map[string]any{"spec": body}
+	}
+	d.body["apiVersion"], d.body["kind"], d.body["metadata"] = apiVersions[kind], strings.TrimPrefix(kind, "Kubernetes"), meta
 	return d
 }
 
@@ -340,6 +352,16 @@ func encodeFiles(data any) {
 	for key, path := range entries {
 		if content, err := os.ReadFile(fmt.Sprint(path)); err == nil {
 			entries[key] = base64.StdEncoding.EncodeToString(content)
+		}
+	}
+}
+
+// readFiles puts the content of files in the place of their paths, as encodeFiles does, for a ConfigMap.
+func readFiles(data any) {
+	entries, _ := data.(map[string]any)
+	for key, path := range entries {
+		if content, err := os.ReadFile(fmt.Sprint(path)); err == nil {
+			entries[key] = string(content)
 		}
 	}
 }

@@ -21,7 +21,8 @@ const fieldsFile = "../../../mesh/config/fields.txt"
 // coveredKinds are the kinds whose supported fields must occur in cases.
 var coveredKinds = []string{
 	"ServiceEntry", "WorkloadEntry", "VirtualService", "DestinationRule", "Gateway", "Sidecar", "PeerAuthentication", "EnvoyFilter",
-	"Telemetry", "Service", "EndpointSlice", "Ingress", "MeshConfig", "MeshNetworks",
+	"Telemetry", "Service", "EndpointSlice", "Ingress", "MeshConfig", "MeshNetworks", "ConfigMap",
+	"GatewayClass", "KubernetesGateway", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "ReferenceGrant", "BackendTLSPolicy",
 }
 
 // wantCases is in how many cases a supported field must occur, and shownCases how many of them the

@@ -72,7 +72,7 @@ func startIstiod(t *testing.T, g *group) string {
 	core.NewConfigGenerator(nil).MeshConfigChanged(conf)
 	s := pilotxds.NewFakeDiscoveryServer(t, pilotxds.FakeOptions{
 		NetworksWatcher: meshwatcher.NewFixedNetworksWatcher(&networks),
-		Configs:         documents, KubernetesObjectString: g.yaml(t, true), MeshConfig: conf,
+		Configs:         documents, KubernetesObjectString: g.kubernetesYAML(t), MeshConfig: conf, KubeClientModifier: withGatewayAPI(t),
 		ListenerBuilder:            func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
 		DisableSecretAuthorization: true,
 	})

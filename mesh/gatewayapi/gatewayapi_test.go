@@ -1,0 +1,285 @@
+package gatewayapi
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	networking "istio.io/api/networking/v1alpha3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+)
+
+// read returns documents, which must be valid. A document without an apiVersion is of the Gateway API.
+func read(t *testing.T, documents string) *config.Index {
+	t.Helper()
+	var b strings.Builder
+	for part := range strings.SplitSeq(documents, "\n---\n") {
+		if !strings.Contains(part, "apiVersion:") {
+			part = "apiVersion: gateway.networking.k8s.io/v1\n" + strings.TrimLeft(part, "\n")
+		}
+		b.WriteString("---\n" + part + "\n")
+	}
+	docs, broken := config.Read("test.yaml", []byte(b.String()))
+	if broken != nil {
+		t.Fatal(broken)
+	}
+	index := &config.Index{}
+	for _, d := range docs {
+		if config.Invalid(d.Problems) {
+			t.Fatal(d.Problems)
+		}
+		index.Put(d.Config)
+	}
+	return index
+}
+
+// describe returns a result as text: what is served, and what is wrong.
+func describe(r *Result) string {
+	var b strings.Builder
+	for _, l := range r.Listeners {
+		fmt.Fprintf(&b, "listener %s %s:%d %v", l.Name, l.Server.GetPort().GetProtocol(), l.Server.GetPort().GetNumber(), l.Server.GetHosts())
+		if tls := l.Server.GetTls(); tls != nil {
+			fmt.Fprintf(&b, " %s %s%s", tls.GetMode(), tls.GetCredentialName(), strings.Join(tls.GetCredentialNames(), ","))
+			if tls.GetCaCertCredentialName() != "" {
+				b.WriteString(" ca=" + tls.GetCaCertCredentialName())
+			}
+		}
+		fmt.Fprintf(&b, " by %v\n", l.Services)
+	}
+	for _, routes := range r.Routes {
+		fmt.Fprintf(&b, "%s at %v", routes.Rule.GetHosts(), routes.Rule.GetGateways())
+		if routes.Namespace != "" {
+			b.WriteString(" for " + routes.Namespace)
+		}
+		b.WriteString("\n")
+		for i, route := range routes.Rule.GetHttp() {
+			fmt.Fprintf(&b, "  %s: %s -> %s\n", routes.Origins[i].Name, matchText(route), targetText(route))
+		}
+		for _, route := range routes.Rule.GetTls() {
+			fmt.Fprintf(&b, "  tls %v -> %s\n", route.GetMatch()[0].GetSniHosts(), streamText(route.GetRoute()))
+		}
+		for _, route := range routes.Rule.GetTcp() {
+			fmt.Fprintf(&b, "  tcp -> %s\n", streamText(route.GetRoute()))
+		}
+	}
+	for _, p := range r.Policies {
+		fmt.Fprintf(&b, "policy %s %s", p.Of.Name, p.Rule.GetHost())
+		for _, s := range p.Rule.GetTrafficPolicy().GetPortLevelSettings() {
+			fmt.Fprintf(&b, " %d=%s", s.GetPort().GetNumber(), s.GetTls().GetCredentialName())
+		}
+		fmt.Fprintf(&b, " %s\n", p.Rule.GetTrafficPolicy().GetTls().GetCredentialName())
+	}
+	for _, p := range r.Problems {
+		fmt.Fprintf(&b, "! %s\n", p)
+	}
+	return b.String()
+}
+
+func matchText(r *networking.HTTPRoute) string {
+	if len(r.GetMatch()) == 0 {
+		return "all"
+	}
+	m := r.GetMatch()[0]
+	text := m.GetUri().GetExact() + m.GetUri().GetPrefix() + "*"
+	if m.GetUri().GetExact() != "" {
+		text = "=" + m.GetUri().GetExact()
+	}
+	if m.GetUri().GetRegex() != "" {
+		text = "~" + m.GetUri().GetRegex()
+	}
+	return fmt.Sprintf("%s%s%s%s", m.GetMethod().GetExact(), text, strings.Repeat(" header", len(m.GetHeaders())), strings.Repeat(" query", len(m.GetQueryParams())))
+}
+
+func targetText(r *networking.HTTPRoute) string {
+	switch {
+	case r.GetDirectResponse() != nil:
+		return fmt.Sprint(r.GetDirectResponse().GetStatus())
+	case r.GetRedirect() != nil:
+		return fmt.Sprintf("redirect %d", r.GetRedirect().GetRedirectCode())
+	}
+	var to []string
+	for _, d := range r.GetRoute() {
+		to = append(to, fmt.Sprintf("%s:%d=%d", d.GetDestination().GetHost(), d.GetDestination().GetPort().GetNumber(), d.GetWeight()))
+	}
+	return strings.Join(to, " ")
+}
+
+func streamText(routes []*networking.RouteDestination) string {
+	var to []string
+	for _, d := range routes {
+		to = append(to, fmt.Sprintf("%s:%d=%d", d.GetDestination().GetHost(), d.GetDestination().GetPort().GetNumber(), d.GetWeight()))
+	}
+	return strings.Join(to, " ")
+}
+
+const services = "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: shop}\nspec: {clusterIP: 10.0.0.1, ports: [{name: http, port: 80}]}\n---\n" +
+	"apiVersion: v1\nkind: Service\nmetadata: {name: b, namespace: data}\nspec: {clusterIP: 10.0.0.2, ports: [{name: http, port: 80}]}\n---\n"
+
+const edge = "kind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP}]}\n---\n"
+
+// listenerOfEdge is the listener of edge.
+const listenerOfEdge = "listener shop/edge~http HTTP:80 [shop/*] by [edge-istio.shop.svc.cluster.local]\n"
+
+func TestDocumentsOfTheGatewayAPIBecomeThoseOfIstio(t *testing.T) {
+	for _, tc := range []struct{ name, documents, want string }{
+		{"a route", services + edge + "kind: HTTPRoute\nmetadata: {name: r, namespace: shop}\nspec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: a, port: 80}]}]}",
+			listenerOfEdge + "[*] at [shop/edge~http]\n  r: /* -> a.shop.svc.cluster.local:80=1\n"},
+		{"a class of another controller", "kind: GatewayClass\nmetadata: {name: c}\nspec: {controllerName: example.com/c}\n---\n" +
+			"kind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: c, listeners: [{name: http, port: 80, protocol: HTTP}]}",
+			"! Gateway shop/edge: spec.gatewayClassName: warning: ignored: the GatewayClass \"c\" is for the controller example.com/c\n"},
+		{"no class", "kind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: c, listeners: [{name: http, port: 80, protocol: HTTP}]}",
+			"! Gateway shop/edge: spec.gatewayClassName: warning: ignored: there is no GatewayClass \"c\"\n"},
+		{"addresses", "kind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: istio, addresses: [{type: Hostname, value: a}, {type: Hostname, value: b.example}], listeners: [{name: http, port: 80, protocol: HTTP}]}",
+			"listener shop/edge~http HTTP:80 [shop/*] by [a.shop.svc.cluster.local b.example]\n"},
+		{"a name of its own", "kind: Gateway\nmetadata: {name: edge, namespace: shop, annotations: {gateway.istio.io/name-override: own}}\nspec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP}]}",
+			"listener shop/edge~http HTTP:80 [shop/*] by [own.shop.svc.cluster.local]\n"},
+		{"the order of matches", services + edge + `kind: HTTPRoute
+metadata: {name: r, namespace: shop, creationTimestamp: "2026-01-02T00:00:00Z"}
+spec:
+  parentRefs: [{name: edge}]
+  rules:
+  - backendRefs: [{name: a, port: 80}]
+  - matches: [{path: {value: /a}}, {path: {type: Exact, value: /a}}, {path: {value: /a/b}}, {path: {value: /a}, method: GET}, {path: {value: /a}, headers: [{name: h, value: v}]}, {path: {value: /a}, queryParams: [{name: q, value: v}]}, {path: {type: RegularExpression, value: /r.*}}]
+    backendRefs: [{name: a, port: 80}]
+---
+kind: HTTPRoute
+metadata: {name: z, namespace: shop, creationTimestamp: "2026-01-01T00:00:00Z"}
+spec: {parentRefs: [{name: edge}], rules: [{matches: [{path: {value: /a}}], backendRefs: [{name: a, port: 80}]}]}`,
+			listenerOfEdge + "[*] at [shop/edge~http]\n  r: =/a -> A\n  r: /a/b* -> A\n  r: GET/a* -> A\n  r: /a* header -> A\n  r: /a* query -> A\n  z: /a* -> A\n  r: /a* -> A\n  r: /* -> A\n  r: ~/r.* -> A\n"},
+		{"weights", services + edge + "kind: HTTPRoute\nmetadata: {name: r, namespace: shop}\nspec: {parentRefs: [{name: edge}], rules: [{matches: [{path: {value: /1}}], backendRefs: [{name: a, port: 80, weight: 0}]}, {matches: [{path: {value: /2}}]}, {matches: [{path: {value: /3}}], backendRefs: [{name: a, port: 80, weight: 3}, {name: a, port: 80, weight: 0}, {name: a, port: 80}]}]}",
+			listenerOfEdge + "[*] at [shop/edge~http]\n  r: /1* -> 500\n  r: /2* -> 500\n  r: /3* -> a.shop.svc.cluster.local:80=3 a.shop.svc.cluster.local:80=1\n"},
+		{"references that lead nowhere", services + edge + "kind: HTTPRoute\nmetadata: {name: r, namespace: shop}\nspec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: nobody, port: 80}, {name: b, namespace: data, port: 80}, {group: x.io, kind: Thing, name: t}]}]}",
+			listenerOfEdge + "[*] at [shop/edge~http]\n  r: /* -> nobody.shop.svc.cluster.local:80=1 :0=1 :0=1\n" +
+				"! HTTPRoute shop/r: spec.rules[0].backendRefs[0]: warning: BackendNotFound: backend(nobody.shop.svc.cluster.local) not found\n" +
+				"! HTTPRoute shop/r: spec.rules[0].backendRefs[1]: warning: RefNotPermitted: backendRef b/data not accessible to a HTTPRoute in namespace \"shop\" (missing a ReferenceGrant?)\n" +
+				"! HTTPRoute shop/r: spec.rules[0].backendRefs[2]: warning: InvalidKind: referencing unsupported backendRef: group \"x.io\" kind \"Thing\"\n"},
+		{"a grant", services + edge + "kind: ReferenceGrant\nmetadata: {name: g, namespace: data}\nspec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: shop}], to: [{group: \"\", kind: Service, name: b}]}\n---\n" +
+			"kind: HTTPRoute\nmetadata: {name: r, namespace: shop}\nspec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: b, namespace: data, port: 80}]}]}",
+			listenerOfEdge + "[*] at [shop/edge~http]\n  r: /* -> b.data.svc.cluster.local:80=1\n"},
+		{"a parent that does not accept the route", edge + "kind: HTTPRoute\nmetadata: {name: r, namespace: data}\nspec: {parentRefs: [{name: edge, namespace: shop, sectionName: http}, {name: nobody}, {name: edge, namespace: shop, sectionName: other}], rules: []}",
+			listenerOfEdge + "! HTTPRoute data/r: spec.parentRefs[1].name: warning: there is no Gateway data/nobody of the Gateway API\n" +
+				"! HTTPRoute data/r: spec.parentRefs[0]: warning: NotAllowedByListeners: hostnames matched parent hostname \"\", but namespace \"data\" is not allowed by the parent\n" +
+				"! HTTPRoute data/r: spec.parentRefs[2]: warning: NoMatchingParent: sectionName \"other\" not found\n"},
+		{"namespaces by a selector", "apiVersion: v1\nkind: Namespace\nmetadata: {name: data, labels: {x: yes-1}}\n---\nkind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP, hostname: \"*.test\", allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {x: yes-1}}}}}, {name: none, port: 81, protocol: HTTP, allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {x: z}}}}}]}",
+			"listener shop/edge~http HTTP:80 [data/*.test] by [edge-istio.shop.svc.cluster.local]\nlistener shop/edge~none HTTP:81 [~/*] by [edge-istio.shop.svc.cluster.local]\n"},
+		{"conflicts", "kind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: istio, listeners: [{name: a, port: 80, protocol: HTTP}, {name: b, port: 80, protocol: TCP}, {name: c, port: 80, protocol: HTTP, hostname: c.test}, {name: d, port: 81, protocol: UDP}]}",
+			"listener shop/edge~a HTTP:80 [shop/*] by [edge-istio.shop.svc.cluster.local]\nlistener shop/edge~c HTTP:80 [shop/c.test] by [edge-istio.shop.svc.cluster.local]\n" +
+				"! Gateway shop/edge: spec.listeners[1]: warning: ProtocolConflict: Listener conflicts with the listener \"a\" of the same Gateway\n"},
+		{"certificates that are not there", "kind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: istio, listeners: [{name: a, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: none}]}}, {name: b, port: 444, protocol: HTTPS, tls: {certificateRefs: [{name: none, namespace: data}]}}]}",
+			"! Gateway shop/edge: spec.listeners[0].tls: warning: InvalidCertificateRef: Secret shop/none not found\n" +
+				"! Gateway shop/edge: spec.listeners[1].tls: warning: RefNotPermitted: certificateRef data/none not accessible to a Gateway in namespace \"shop\" (missing a ReferenceGrant?)\n"},
+		{"passthrough", services + "kind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: istio, listeners: [{name: tls, port: 443, protocol: TLS, hostname: \"*.a.test\", tls: {mode: Passthrough}}]}\n---\n" +
+			"kind: TLSRoute\nmetadata: {name: r, namespace: shop}\nspec: {parentRefs: [{name: edge}], hostnames: [\"*.test\", x.a.test, other.example], rules: [{backendRefs: [{name: a, port: 80}]}]}",
+			"listener shop/edge~tls TLS:443 [shop/*.a.test] PASSTHROUGH  by [edge-istio.shop.svc.cluster.local]\n[*.a.test x.a.test] at [shop/edge~tls]\n  tls [*.a.test x.a.test] -> a.shop.svc.cluster.local:80=1\n"},
+		{"routes of the mesh", services + "kind: HTTPRoute\nmetadata: {name: own, namespace: shop}\nspec: {parentRefs: [{group: \"\", kind: Service, name: a}], rules: [{backendRefs: [{name: b, namespace: data, port: 80}]}]}\n---\n" +
+			"kind: HTTPRoute\nmetadata: {name: other, namespace: data}\nspec: {parentRefs: [{group: \"\", kind: Service, name: a, namespace: shop, port: 80}, {group: \"\", kind: Service, name: nobody}], rules: [{backendRefs: [{name: b, port: 80}]}]}",
+			"[a.shop.svc.cluster.local] at [mesh] for data\n  other: /* -> b.data.svc.cluster.local:80=1\n[a.shop.svc.cluster.local] at [mesh]\n  own: /* -> b.data.svc.cluster.local:80=1\n" +
+				"! HTTPRoute data/other: spec.parentRefs[1]: warning: NoMatchingParent: parent service: \"nobody\" not found\n"},
+		{"policies", services + "kind: BackendTLSPolicy\nmetadata: {name: p, namespace: shop}\nspec: {targetRefs: [{group: \"\", kind: Service, name: a, sectionName: http}, {group: \"\", kind: Service, name: a, sectionName: nothing}], validation: {hostname: a.test, wellKnownCACertificates: System}}\n---\n" +
+			"kind: BackendTLSPolicy\nmetadata: {name: q, namespace: shop}\nspec: {targetRefs: [{group: \"\", kind: Service, name: a, sectionName: http}], validation: {hostname: a.test, caCertificateRefs: [{group: \"\", kind: ConfigMap, name: none}]}}",
+			"policy p a.shop.svc.cluster.local 80= \n" +
+				"! BackendTLSPolicy shop/p: spec.targetRefs[1]: warning: TargetNotFound: targetRefs invalid: sectionName \"nothing\" does not exist in shop/a\n" +
+				"! BackendTLSPolicy shop/q: spec.targetRefs[0]: warning: Conflicted: Conflicts with BackendTLSPolicy \"p\" targeting the same backend\n" +
+				"! BackendTLSPolicy shop/q: spec.validation.caCertificateRefs[0]: warning: InvalidCACertificateRef: ConfigMap shop/none not found\n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			want := strings.ReplaceAll(tc.want, "-> A\n", "-> a.shop.svc.cluster.local:80=1\n")
+			if got := describe(Convert(read(t, tc.documents), config.DefaultDomain)); got != want {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+// conditionText returns conditions as text: those that are as they should be by their types alone.
+func conditionText(list []metav1.Condition) string {
+	var out []string
+	for _, c := range list {
+		good := metav1.ConditionTrue
+		if c.Type == string(gatewayv1.ListenerConditionConflicted) {
+			good = metav1.ConditionFalse
+		}
+		if c.Status == good {
+			out = append(out, c.Type)
+		} else {
+			out = append(out, fmt.Sprintf("%s=%s(%s)", c.Type, c.Status, c.Reason))
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+func TestTheStatusSaysWhatIsServed(t *testing.T) {
+	r := Convert(read(t, services+`kind: GatewayClass
+metadata: {name: c}
+spec: {controllerName: holdfast.dev/gateway-controller}
+---
+kind: Gateway
+metadata: {name: edge, namespace: shop}
+spec:
+  gatewayClassName: c
+  listeners: [{name: a, port: 80, protocol: HTTP, allowedRoutes: {kinds: [{kind: HTTPRoute}, {kind: TCPRoute}]}}, {name: b, port: 80, protocol: TCP}, {name: c, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: none}]}}, {name: d, port: 81, protocol: UDP}]
+---
+kind: Gateway
+metadata: {name: none, namespace: shop}
+spec: {gatewayClassName: c, addresses: [{type: Hostname, value: x}, {type: IPAddress, value: 1.2.3.4}], listeners: [{name: a, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: none}]}}]}
+---
+kind: HTTPRoute
+metadata: {name: r, namespace: shop}
+spec: {parentRefs: [{name: edge, sectionName: a}, {name: edge, sectionName: d}, {name: elsewhere}], rules: [{backendRefs: [{name: nobody, port: 80}]}]}
+---
+kind: BackendTLSPolicy
+metadata: {name: p, namespace: shop}
+spec: {targetRefs: [{group: "", kind: Service, name: a}], validation: {hostname: a.test, caCertificateRefs: [{group: "", kind: Secret, name: none}]}}`), config.DefaultDomain)
+	var got []string
+	keys := slices.SortedFunc(maps.Keys(r.Status), func(a, b config.Key) int { return strings.Compare(a.String(), b.String()) })
+	for _, key := range keys {
+		switch s := r.Status[key].(type) {
+		case *gatewayv1.GatewayClassStatus:
+			got = append(got, key.String()+": "+conditionText(s.Conditions))
+		case *gatewayv1.GatewayStatus:
+			got = append(got, key.String()+": "+conditionText(s.Conditions))
+			for _, l := range s.Listeners {
+				got = append(got, fmt.Sprintf("  %s: %s, %d routes", l.Name, conditionText(l.Conditions), l.AttachedRoutes))
+			}
+		case *gatewayv1.HTTPRouteStatus:
+			for _, p := range s.Parents {
+				got = append(got, fmt.Sprintf("%s: %s/%s: %s", key, p.ParentRef.Name, or(p.ParentRef.SectionName, ""), conditionText(p.Conditions)))
+			}
+		case *gatewayv1.PolicyStatus:
+			for _, a := range s.Ancestors {
+				got = append(got, fmt.Sprintf("%s: %s: %s", key, a.AncestorRef.Name, conditionText(a.Conditions)))
+			}
+		}
+	}
+	want := []string{
+		"BackendTLSPolicy shop/p: a: Accepted=False(NoValidCACertificate) ResolvedRefs=False(InvalidKind)",
+		"Gateway shop/edge: Accepted Programmed ResolvedRefs",
+		"  a: Accepted Conflicted Programmed ResolvedRefs=False(InvalidRouteKinds), 1 routes",
+		"  b: Accepted=False(ProtocolConflict) Conflicted=True(ProtocolConflict) Programmed=False(ProtocolConflict) ResolvedRefs, 0 routes",
+		"  c: Accepted Conflicted Programmed=False(Invalid) ResolvedRefs=False(InvalidCertificateRef), 0 routes",
+		"  d: Accepted=False(UnsupportedProtocol) Conflicted Programmed=False(Invalid) ResolvedRefs, 0 routes",
+		"Gateway shop/none: Accepted=False(UnsupportedAddress) Programmed=False(Invalid) ResolvedRefs",
+		"  a: Accepted Conflicted Programmed=False(Invalid) ResolvedRefs=False(InvalidCertificateRef), 0 routes",
+		"GatewayClass c: Accepted",
+		"HTTPRoute shop/r: edge/a: Accepted ResolvedRefs=False(BackendNotFound)",
+		"HTTPRoute shop/r: edge/d: Accepted=False(NotAllowedByListeners) ResolvedRefs=False(BackendNotFound)",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestEqualDocumentsGiveEqualResults(t *testing.T) {
+	documents := services + edge + "kind: HTTPRoute\nmetadata: {name: r, namespace: shop}\nspec: {parentRefs: [{name: edge}], hostnames: [a.test, b.test], rules: [{matches: [{headers: [{name: a, value: a}, {name: b, value: b}]}], backendRefs: [{name: a, port: 80}]}]}"
+	first := describe(Convert(read(t, documents), config.DefaultDomain))
+	for range 20 {
+		if again := describe(Convert(read(t, documents), config.DefaultDomain)); again != first {
+			t.Fatalf("got\n%s\nand then\n%s", first, again)
+		}
+	}
+}

@@ -1,0 +1,148 @@
+package gatewayapi
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+)
+
+// ignorePolicy is Istio's annotation of a policy that is for another controller.
+const ignorePolicy = "istio.io/ignore-policy-attachment"
+
+// target is what a BackendTLSPolicy is about: a service of the namespace, and one of its ports or "" for all.
+type target struct{ kind, namespace, name, section string }
+
+// backendPolicies converts BackendTLSPolicies. Of several for one target the oldest counts.
+func (c *converter) backendPolicies() {
+	taken := make(map[target]string)
+	byHost := make(map[string]*Policy)
+	for _, d := range c.list(config.BackendTLSPolicy) {
+		if strings.EqualFold(d.Annotations[ignorePolicy], "true") {
+			continue
+		}
+		policy := d.Spec.(*gatewayv1.BackendTLSPolicy)
+		tls, unresolved := c.clientTLS(d, policy)
+		status := &gatewayv1.PolicyStatus{}
+		for i := range policy.Spec.TargetRefs {
+			ref := &policy.Spec.TargetRefs[i]
+			t := target{string(ref.Group) + "/" + string(ref.Kind), d.Namespace, string(ref.Name), string(or(ref.SectionName, ""))}
+			hosts, port, wrong := c.targetOf(t)
+			if by := taken[t]; wrong == nil && by != "" {
+				wrong = &problem{string(gatewayv1.PolicyReasonConflicted), fmt.Sprintf("Conflicts with BackendTLSPolicy %q targeting the same backend", by)}
+			}
+			if wrong == nil {
+				taken[t] = d.Name
+				for _, host := range hosts {
+					c.addPolicy(byHost, d, host, port, tls)
+				}
+			}
+			c.warnOf(d.Meta.Key, fmt.Sprintf("spec.targetRefs[%d]", i), wrong)
+			status.Ancestors = append(status.Ancestors, policyStatus(ref, wrong, unresolved))
+		}
+		c.warnOf(d.Meta.Key, "spec.validation.caCertificateRefs[0]", unresolved)
+		c.out.Status[d.Meta.Key] = status
+	}
+	for _, host := range slices.Sorted(maps.Keys(byHost)) {
+		c.out.Policies = append(c.out.Policies, byHost[host])
+	}
+}
+
+func policyStatus(ref *gatewayv1.LocalPolicyTargetReferenceWithSectionName, wrong, unresolved *problem) gatewayv1.PolicyAncestorStatus {
+	if wrong == nil && unresolved != nil {
+		wrong = &problem{string(gatewayv1.BackendTLSPolicyReasonNoValidCACertificate), "Certificate reference invalid: " + unresolved.message}
+	}
+	return gatewayv1.PolicyAncestorStatus{
+		AncestorRef:    gatewayv1.ParentReference{Group: &ref.Group, Kind: &ref.Kind, Name: ref.Name, SectionName: ref.SectionName},
+		ControllerName: config.GatewayController,
+		Conditions: conditions(
+			condition{kind: string(gatewayv1.PolicyConditionAccepted), reason: string(gatewayv1.PolicyReasonAccepted), message: "Configuration is valid", problem: wrong},
+			condition{
+				kind: string(gatewayv1.BackendTLSPolicyConditionResolvedRefs), reason: string(gatewayv1.BackendTLSPolicyReasonResolvedRefs),
+				message: "Configuration is valid", problem: unresolved,
+			}),
+	}
+}
+
+// clientTLS returns the TLS of connections to the targets of a policy. Without certificates to verify the server with, it
+// verifies nothing that could be there.
+func (c *converter) clientTLS(d *config.Config, policy *gatewayv1.BackendTLSPolicy) (*networking.ClientTLSSettings, *problem) {
+	v := &policy.Spec.Validation
+	out := &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE, Sni: string(v.Hostname)}
+	for _, san := range v.SubjectAltNames {
+		if san.Type == gatewayv1.URISubjectAltNameType {
+			out.SubjectAltNames = append(out.SubjectAltNames, string(san.URI))
+		} else {
+			out.SubjectAltNames = append(out.SubjectAltNames, string(san.Hostname))
+		}
+	}
+	if len(out.SubjectAltNames) == 0 {
+		out.SubjectAltNames = []string{string(v.Hostname)} // which istiod does not verify
+	}
+	if len(v.CACertificateRefs) == 0 {
+		return out, nil // those of the system
+	}
+	ref := v.CACertificateRefs[0]
+	name, wrong := c.roots(string(ref.Group), string(ref.Kind), d.Namespace, string(ref.Name), false)
+	out.CredentialName = name
+	if wrong == nil {
+		return out, nil
+	}
+	out.CredentialName = NoRoots
+	if wrong.reason == string(gatewayv1.ListenerReasonInvalidCACertificateKind) {
+		wrong.reason = string(gatewayv1.BackendTLSPolicyReasonInvalidKind)
+	} else {
+		wrong.reason = string(gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef)
+	}
+	return out, wrong
+}
+
+// targetOf returns the hosts of a target, and its port or 0.
+func (c *converter) targetOf(t target) (hosts []string, port uint32, wrong *problem) {
+	ports := make(map[string]uint32)
+	switch t.kind {
+	case "/Service":
+		if svc := c.service(t.name, t.namespace); svc != nil {
+			hosts = []string{c.hostOf(t.name, t.namespace)}
+			for _, p := range svc.Spec.Ports {
+				ports[p.Name] = uint32(p.Port) //nolint:gosec // ports are validated
+			}
+		}
+	case string(config.ServiceEntry):
+		if entry := c.serviceEntry(t.name, t.namespace); entry != nil {
+			hosts = entry.GetHosts()
+			for _, p := range entry.GetPorts() {
+				ports[p.GetName()] = p.GetNumber()
+			}
+		}
+	}
+	if len(hosts) == 0 {
+		return nil, 0, &problem{string(gatewayv1.PolicyReasonTargetNotFound), fmt.Sprintf("targetRefs invalid: reference %s/%s (of kind %s) not found", t.namespace, t.name, t.kind)}
+	}
+	if t.section != "" && ports[t.section] == 0 {
+		return nil, 0, &problem{string(gatewayv1.PolicyReasonTargetNotFound), fmt.Sprintf("targetRefs invalid: sectionName %q does not exist in %s/%s", t.section, t.namespace, t.name)}
+	}
+	return hosts, ports[t.section], nil
+}
+
+// addPolicy adds TLS to the DestinationRule of a host: for one port, or for all.
+func (c *converter) addPolicy(byHost map[string]*Policy, d *config.Config, host string, port uint32, tls *networking.ClientTLSSettings) {
+	key := d.Namespace + "/" + host
+	p := byHost[key]
+	if p == nil {
+		p = &Policy{Of: d.Meta.Key, Rule: &networking.DestinationRule{Host: host, TrafficPolicy: &networking.TrafficPolicy{}}}
+		byHost[key] = p
+	}
+	if port == 0 {
+		p.Rule.TrafficPolicy.Tls = tls
+		return
+	}
+	p.Rule.TrafficPolicy.PortLevelSettings = append(p.Rule.TrafficPolicy.PortLevelSettings, &networking.TrafficPolicy_PortTrafficPolicy{
+		Port: &networking.PortSelector{Number: port}, Tls: tls,
+	})
+}

@@ -1,0 +1,43 @@
+package gatewayapi
+
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// condition is a condition of a status. It is true, unless problem is set.
+type condition struct {
+	kind            string
+	reason, message string
+	// problem makes the condition false, or true for one whose truth is bad.
+	problem *problem
+	bad     bool
+}
+
+// problem is why something does not work: a reason of the Gateway API or, where that has none, of Istio.
+type problem struct{ reason, message string }
+
+// conditions returns conditions in the order of their types. They have no time: nobody keeps the status, so that it is not known
+// since when it is so.
+func conditions(list ...condition) []metav1.Condition {
+	var out []metav1.Condition
+	for _, c := range list {
+		holds := (c.problem == nil) != c.bad
+		one := metav1.Condition{Type: c.kind, Status: metav1.ConditionFalse, Reason: c.reason, Message: c.message}
+		if holds {
+			one.Status = metav1.ConditionTrue
+		}
+		if c.problem != nil {
+			one.Reason, one.Message = c.problem.reason, c.problem.message
+		}
+		out = append(out, one)
+	}
+	slices.SortFunc(out, func(a, b metav1.Condition) int {
+		if a.Type < b.Type {
+			return -1
+		}
+		return 1
+	})
+	return out
+}

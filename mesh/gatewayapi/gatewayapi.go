@@ -88,6 +88,7 @@ const MeshParent = "mesh"
 func Convert(reader config.Reader, domain string) *Result {
 	c := &converter{
 		reader: reader, domain: domain, classes: make(map[string]string), listeners: make(map[config.Key][]*listener),
+		mergedFor: make(map[string]*Routes), warned: make(map[config.Problem]bool),
 		out: &Result{Roots: make(map[string]string), Status: make(map[config.Key]any)},
 	}
 	if !c.any() {
@@ -117,13 +118,18 @@ type converter struct {
 	grants     []grant
 	// listeners are those of a Gateway that routes can refer to, those that are not served too.
 	listeners map[config.Key][]*listener
-	merged    []*mergedRoutes
+	// merged are the routes of HTTP by parent and host, in the order in which they were found.
+	merged    []*Routes
+	mergedFor map[string]*Routes
+	// warned are the warnings that there are already.
+	warned map[config.Problem]bool
 }
 
 // warn adds a warning of a field of a document, once.
 func (c *converter) warn(key config.Key, field, message string) {
 	p := config.Problem{Key: key, Field: field, Severity: config.SeverityWarning, Message: message}
-	if !slices.Contains(c.out.Problems, p) {
+	if !c.warned[p] {
+		c.warned[p] = true
 		c.out.Problems = append(c.out.Problems, p)
 	}
 }

@@ -69,12 +69,6 @@ func (c *converter) httpRoutes() {
 	c.finishHTTP()
 }
 
-// mergedRoutes are routes of one host of a parent, of several documents.
-type mergedRoutes struct {
-	key string
-	Routes
-}
-
 // mergeListener adds the routes of a document at a listener, for each host by itself.
 func (c *converter) mergeListener(r *route, p *parent, routes []*networking.HTTPRoute) {
 	for _, host := range r.hostnames {
@@ -96,19 +90,19 @@ func (c *converter) mergeMesh(r *route, p *parent, routes []*networking.HTTPRout
 	}
 }
 
+// merge adds routes to those of a key: of one host of a parent.
 func (c *converter) merge(key, namespace string, r *route, host, parent string, routes []*networking.HTTPRoute) {
 	if len(routes) == 0 {
 		return
 	}
-	i := slices.IndexFunc(c.merged, func(m *mergedRoutes) bool { return m.key == key })
-	if i < 0 {
-		i = len(c.merged)
-		c.merged = append(c.merged, &mergedRoutes{key, Routes{
+	m := c.mergedFor[key]
+	if m == nil {
+		m = &Routes{
 			Of: r.Meta.Key, Created: r.Created, Namespace: namespace,
 			Rule: &networking.VirtualService{Hosts: []string{host}, Gateways: []string{parent}},
-		}})
+		}
+		c.mergedFor[key], c.merged = m, append(c.merged, m)
 	}
-	m := c.merged[i]
 	if r.Created.Before(m.Created) {
 		m.Of, m.Created = r.Meta.Key, r.Created
 	}
@@ -138,7 +132,7 @@ func (c *converter) finishHTTP() {
 		for _, i := range order {
 			m.Rule.Http, m.Origins = append(m.Rule.Http, http[i]), append(m.Origins, origins[i])
 		}
-		c.out.Routes = append(c.out.Routes, &m.Routes)
+		c.out.Routes = append(c.out.Routes, m)
 	}
 }
 

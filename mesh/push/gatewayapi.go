@@ -131,6 +131,24 @@ func (g *gatewayAPI) rule(p *gatewayapi.Policy) *config.Config {
 	return &config.Config{Meta: config.Meta{Key: p.Of}, Spec: p.Rule}
 }
 
+// gatewaysOf returns documents and listeners of the Gateway API by age. Those that there were before are shared.
+func gatewaysOf(list []*config.Config, api, before []*GatewayConfig) []*GatewayConfig {
+	known := make(map[*config.Config]*GatewayConfig, len(before))
+	for _, gw := range before {
+		known[gw.Config] = gw
+	}
+	out := slices.Clone(api)
+	for _, c := range list {
+		if has := known[c]; has != nil {
+			out = append(out, has)
+		} else if gw, ok := c.Spec.(*networking.Gateway); ok {
+			out = append(out, &GatewayConfig{Config: c, Gateway: gw})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *GatewayConfig) int { return config.Older(a.Config, b.Config) })
+	return out
+}
+
 // Roots returns certificates of authorities in PEM, by a name that a policy or a listener of the Gateway API has.
 func (s *Snapshot) Roots(name string) string { return s.api.roots[name] }
 

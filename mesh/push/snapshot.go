@@ -322,24 +322,6 @@ type GatewayConfig struct {
 // Name returns the name by which VirtualServices refer to the gateway: namespace/name.
 func (g *GatewayConfig) Ref() string { return g.Namespace + "/" + g.Name }
 
-// gatewaysOf returns documents and listeners of the Gateway API by age. Those that there were before are shared.
-func gatewaysOf(list []*config.Config, api, before []*GatewayConfig) []*GatewayConfig {
-	known := make(map[*config.Config]*GatewayConfig, len(before))
-	for _, gw := range before {
-		known[gw.Config] = gw
-	}
-	out := slices.Clone(api)
-	for _, c := range list {
-		if has := known[c]; has != nil {
-			out = append(out, has)
-		} else if gw, ok := c.Spec.(*networking.Gateway); ok {
-			out = append(out, &GatewayConfig{Config: c, Gateway: gw})
-		}
-	}
-	slices.SortStableFunc(out, func(a, b *GatewayConfig) int { return config.Older(a.Config, b.Config) })
-	return out
-}
-
 // Gateways returns the Gateways that select a router, oldest first. The last is that of the Kubernetes
 // Ingresses, which is also for the routers that the mesh configuration selects for them, and the only
 // one of a proxy of the type ingress.

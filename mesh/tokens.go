@@ -62,7 +62,15 @@ func (e *Environment) keyStore() (*jwks.Store, error) {
 // wantKeys asks for the keys that RequestAuthentications need, and returns where these are.
 func (e *Environment) wantKeys() map[jwks.Source][]config.Key {
 	sources := push.KeySources(e.config.List(config.RequestAuthentication, ""))
-	e.keys.Want(slices.Collect(maps.Keys(sources)))
+	wanted := make(map[jwks.Source][]string, len(sources))
+	for from, documents := range sources {
+		for _, key := range documents {
+			if !slices.Contains(wanted[from], key.Namespace) {
+				wanted[from] = append(wanted[from], key.Namespace)
+			}
+		}
+	}
+	e.keys.Want(wanted)
 	return sources
 }
 

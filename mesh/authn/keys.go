@@ -85,7 +85,7 @@ func (k *remoteKeys) fetch() <-chan singleflight.Result {
 	return k.fetching.DoChan("", func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
-		keys, _, err := k.client.Discover(ctx, k.issuer)
+		keys, err := k.client.Discover(ctx, k.issuer)
 		k.mu.Lock()
 		k.attempted = time.Now()
 		if err == nil {

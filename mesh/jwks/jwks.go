@@ -16,6 +16,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,9 +39,9 @@ type Client struct {
 	OnlyTLS bool
 }
 
-// Discover returns the keys of an issuer, and their text: where they are, its OpenID configuration says (OpenID Connect
+// Discover returns the keys of an issuer: where they are, its OpenID configuration says (OpenID Connect
 // Discovery 1.0, section 4), which must be of the issuer itself.
-func (c *Client) Discover(ctx context.Context, issuer string) ([]jose.JSONWebKey, []byte, error) {
+func (c *Client) Discover(ctx context.Context, issuer string) ([]jose.JSONWebKey, error) {
 	var where struct {
 		Issuer string `json:"issuer"`
 		Keys   string `json:"jwks_uri"`
@@ -48,28 +49,28 @@ func (c *Client) Discover(ctx context.Context, issuer string) ([]jose.JSONWebKey
 	at := strings.TrimSuffix(issuer, "/") + "/.well-known/openid-configuration"
 	text, err := c.get(ctx, at)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := json.Unmarshal(text, &where); err != nil {
-		return nil, nil, fmt.Errorf("%s: it is not the JSON that is expected: %w", at, err)
+		return nil, fmt.Errorf("%s: it is not the JSON that is expected: %w", at, err)
 	}
 	if where.Issuer != issuer {
-		return nil, nil, fmt.Errorf("%s is of the issuer %.200q: tokens name %q", at, where.Issuer, issuer)
+		return nil, fmt.Errorf("%s is of the issuer %.200q: tokens name %q", at, where.Issuer, issuer)
 	}
 	return c.Get(ctx, where.Keys)
 }
 
-// Get returns the keys at a URI, and their text.
-func (c *Client) Get(ctx context.Context, uri string) ([]jose.JSONWebKey, []byte, error) {
+// Get returns the keys at a URI.
+func (c *Client) Get(ctx context.Context, uri string) ([]jose.JSONWebKey, error) {
 	text, err := c.get(ctx, uri)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	keys, err := Parse(text)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%.200s: %w", uri, err)
+		return nil, fmt.Errorf("%.200s: %w", uri, err)
 	}
-	return keys, text, nil
+	return keys, nil
 }
 
 func (c *Client) get(ctx context.Context, at string) ([]byte, error) {
@@ -128,7 +129,7 @@ func Parse(text []byte) ([]jose.JSONWebKey, error) {
 	var keys []jose.JSONWebKey
 	for _, key := range set.Keys {
 		public := key.Public() // a symmetric key has none
-		if public.Valid() && CanVerify(public.Key) {
+		if public.Valid() && CanVerify(public.Key) && fits(&public) {
 			keys = append(keys, public)
 		}
 	}
@@ -138,6 +139,17 @@ func Parse(text []byte) ([]jose.JSONWebKey, error) {
 	return keys, nil
 }
 
+// Format returns keys as JWKS: what Envoy reads of them, and nothing else of what an issuer has written, which Envoy may
+// take for something else than it was taken for here, or reject.
+func Format(keys []jose.JSONWebKey) (string, error) {
+	set := jose.JSONWebKeySet{Keys: make([]jose.JSONWebKey, 0, len(keys))}
+	for _, key := range keys {
+		set.Keys = append(set.Keys, jose.JSONWebKey{Key: key.Key, KeyID: strings.ToValidUTF8(key.KeyID, "\uFFFD"), Algorithm: key.Algorithm, Use: key.Use})
+	}
+	text, err := json.Marshal(set)
+	return string(text), err
+}
+
 // CanVerify reports whether a public key can verify tokens.
 func CanVerify(key any) bool {
 	switch key.(type) {
@@ -145,4 +157,24 @@ func CanVerify(key any) bool {
 		return true
 	}
 	return false
+}
+
+// The sizes in bits of an RSA key with which Envoy verifies, and the largest exponent.
+const minRSA, maxRSA, maxExponent = 1024, 16384, 1<<33 - 1
+
+// fits reports whether a key is for signatures, and its algorithm one of its kind: Envoy rejects a set without such keys.
+func fits(key *jose.JSONWebKey) bool {
+	algorithms := []string{""}
+	switch public := key.Key.(type) {
+	case *rsa.PublicKey:
+		algorithms = append(algorithms, "RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+		if bits := public.N.BitLen(); bits < minRSA || bits > maxRSA || public.E < 3 || public.E%2 == 0 || int64(public.E) > maxExponent {
+			return false
+		}
+	case *ecdsa.PublicKey:
+		algorithms = append(algorithms, map[int]string{256: "ES256", 384: "ES384", 521: "ES512"}[public.Curve.Params().BitSize])
+	case ed25519.PublicKey:
+		algorithms = append(algorithms, "EdDSA")
+	}
+	return slices.Contains(algorithms, key.Algorithm) && (key.Use == "" || key.Use == "sig")
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -13,7 +14,7 @@ import (
 	"time"
 )
 
-const oneKey = `{"keys":[{"kty":"EC","crv":"P-256","kid":"a","x":"MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4","y":"4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}]}`
+const oneKey = `{"keys":[{"kty":"EC","kid":"a","crv":"P-256","x":"MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4","y":"4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}]}`
 
 // world answers requests by their URL. The answer REDIRECT URL redirects.
 type world struct {
@@ -21,6 +22,7 @@ type world struct {
 	answers map[string]string // "" and what is not there is an error
 	asked   []string
 	delay   time.Duration
+	slow    string // the prefix of what answers after an hour
 }
 
 func (w *world) set(url, answer string) {
@@ -40,6 +42,9 @@ func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
 	w.asked = append(w.asked, r.URL.String())
 	answer, delay := w.answers[r.URL.String()], w.delay
 	w.mu.Unlock()
+	if w.slow != "" && strings.HasPrefix(r.URL.String(), w.slow) {
+		delay = time.Hour
+	}
 	select {
 	case <-time.After(delay):
 	case <-r.Context().Done():
@@ -65,7 +70,7 @@ func running(t *testing.T, w *world, wanted ...Source) (s *Store, changed func()
 		defer mu.Unlock()
 		all = append(all, from)
 	}})
-	s.Want(wanted)
+	s.Want(ofOne(wanted...))
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
@@ -81,6 +86,15 @@ func running(t *testing.T, w *world, wanted ...Source) (s *Store, changed func()
 		defer mu.Unlock()
 		return slices.Clone(all)
 	}
+}
+
+// ofOne are sources that one namespace wants.
+func ofOne(sources ...Source) map[Source][]string {
+	wanted := make(map[Source][]string)
+	for _, from := range sources {
+		wanted[from] = []string{"shop"}
+	}
+	return wanted
 }
 
 func TestKeysStayUntilOthersCanBeHad(t *testing.T) {
@@ -157,13 +171,13 @@ func TestSourcesThatAreNotWantedAreForgotten(t *testing.T) {
 		a, b := Source{URI: "http://a/keys"}, Source{URI: "http://b/keys"}
 		w := &world{answers: map[string]string{a.URI: oneKey, b.URI: oneKey}}
 		s, _ := running(t, w, a)
-		s.Want([]Source{b})
+		s.Want(ofOne(b))
 		synctest.Wait()
 		if s.Keys(a) != "" || s.Keys(b) != oneKey {
 			t.Errorf("a has %q, b has %q", s.Keys(a), s.Keys(b))
 		}
 		before := w.count()
-		s.Want([]Source{b})
+		s.Want(ofOne(b))
 		synctest.Wait()
 		if w.count() != before {
 			t.Error("what is wanted again is asked for again")
@@ -190,9 +204,9 @@ func TestTheIssuerSaysWhereItsKeysAre(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &Client{Transport: &world{answers: tc.answers}, Timeout: time.Second, OnlyTLS: tc.onlyTLS}
-			keys, text, err := c.Discover(context.Background(), "https://a.example")
+			keys, err := c.Discover(context.Background(), "https://a.example")
 			switch {
-			case tc.want == "" && (err != nil || len(keys) != 1 || string(text) != oneKey):
+			case tc.want == "" && (err != nil || len(keys) != 1):
 				t.Errorf("%d keys: %v", len(keys), err)
 			case tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
 				t.Errorf("the error is %v, want %s", err, tc.want)
@@ -202,10 +216,98 @@ func TestTheIssuerSaysWhereItsKeysAre(t *testing.T) {
 }
 
 func TestLinkLocalAddressesAreNotAsked(t *testing.T) {
-	for _, address := range []string{"169.254.169.254:80", "[fe80::1]:80", "[::ffff:169.254.169.254]:80"} {
+	for _, address := range []string{"169.254.169.254:80", "[fe80::1]:80", "[::ffff:169.254.169.254]:80", "[fd00:ec2::254]:80"} {
 		_, err := Transport().DialContext(context.Background(), "tcp", address)
 		if err == nil || !strings.Contains(err.Error(), "link-local") {
 			t.Errorf("%s: %v", address, err)
 		}
 	}
+}
+
+// What an issuer writes around its keys reaches no proxy: Envoy rejects the listener for some of it, and the configuration
+// of a proxy must be valid UTF-8.
+func TestOnlyKeysThatEnvoyVerifiesWithArePassedOn(t *testing.T) {
+	key := strings.TrimSuffix(strings.TrimPrefix(oneKey, `{"keys":[`), "]}")
+	with := func(field string) string { return strings.TrimSuffix(key, "}") + "," + field + "}" }
+	rsa := func(n, e string) string { return `{"kty":"RSA","kid":"r","n":"` + n + `","e":"` + e + `"}` }
+	for name, tc := range map[string]struct{ text, want string }{
+		"as it is":                 {oneKey, oneKey},
+		"a name in capitals":       {strings.Replace(oneKey, "keys", "KEYS", 1), oneKey},
+		"a name twice":             {`{"keys":[],"keys":[` + key + `]}`, oneKey},
+		"other members":            {`{"keys":[` + with(`"more":[1]`) + `],"a":"` + "\xff" + `"}`, oneKey},
+		"an id that is not UTF-8":  {strings.Replace(oneKey, `"kid":"a"`, `"kid":"a`+"\xff"+`"`, 1), strings.Replace(oneKey, `"kid":"a"`, `"kid":"a`+"\uFFFD"+`"`, 1)},
+		"beside a symmetric key":   {`{"keys":[{"kty":"oct","k":"AAAA"},` + key + `]}`, oneKey},
+		"its algorithm":            {`{"keys":[` + with(`"alg":"ES256"`) + `]}`, `{"keys":[` + strings.Replace(key, `"crv":"P-256",`, `"crv":"P-256","alg":"ES256",`, 1) + `]}`},
+		"another algorithm":        {`{"keys":[` + with(`"alg":"RS256"`) + `]}`, ""},
+		"for encryption":           {`{"keys":[` + with(`"use":"enc"`) + `]}`, ""},
+		"an RSA key that is short": {`{"keys":[` + rsa(strings.Repeat("_", 86), "AQAB") + `]}`, ""},
+		"an even exponent":         {`{"keys":[` + rsa(strings.Repeat("_", 342), "AQAC") + `]}`, ""},
+		"beside another":           {`{"keys":[` + with(`"use":"enc"`) + "," + key + `]}`, oneKey},
+	} {
+		t.Run(name, func(t *testing.T) {
+			keys, err := Parse([]byte(tc.text))
+			if tc.want == "" {
+				if !errors.Is(err, ErrNoKeys) {
+					t.Fatalf("%d keys, and the error is %v", len(keys), err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := Format(keys); err != nil || got != tc.want {
+				t.Errorf("%v: the keys are %s, want %s", err, got, tc.want)
+			}
+		})
+	}
+}
+
+func TestIssuersThatDoNotAnswerDelayTheirOwnNamespaceAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{answers: map[string]string{"http://good/keys": oneKey}, slow: "http://slow/"}
+		wanted := make(map[Source][]string)
+		for i := range 100 {
+			wanted[Source{URI: "http://slow/" + strconv.Itoa(i), Timeout: time.Minute}] = []string{"other"}
+		}
+		s, _ := running(t, w)
+		s.Want(wanted)
+		synctest.Wait()
+		if w.count() != maxFetchesOf {
+			t.Fatalf("%d answers are waited for, want %d", w.count(), maxFetchesOf)
+		}
+		good := Source{URI: "http://good/keys"}
+		wanted[good] = []string{"shop"}
+		s.Want(wanted)
+		synctest.Wait()
+		if s.Keys(good) != oneKey {
+			t.Error("it is not asked for at once")
+		}
+		shared := Source{URI: "http://good/keys", Timeout: time.Second}
+		wanted[shared] = []string{"other", "shop"}
+		s.Want(wanted)
+		synctest.Wait()
+		if s.Keys(shared) != oneKey {
+			t.Error("what another namespace wants, too, is not asked for at once")
+		}
+		time.Sleep(time.Minute)
+		if n := w.count(); n != 2*maxFetchesOf+2 {
+			t.Errorf("%d answers were asked for after a minute, want %d", n, 2*maxFetchesOf+2)
+		}
+	})
+}
+
+func TestWhatNobodyWantsIsNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{slow: "http://slow/"}
+		slow := func(i int) Source { return Source{URI: "http://slow/" + strconv.Itoa(i), Timeout: time.Minute} }
+		s, changed := running(t, w, slow(0), slow(1), slow(2), slow(3), slow(4), slow(5))
+		s.Want(ofOne(slow(6), slow(7)))
+		synctest.Wait()
+		if got := w.asked[maxFetchesOf:]; len(got) != 2 || !strings.HasSuffix(slices.Max(got), "7") {
+			t.Errorf("then %v were asked", got)
+		}
+		if len(changed()) != 0 {
+			t.Errorf("%v are told of", changed())
+		}
+	})
 }

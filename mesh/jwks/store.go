@@ -1,14 +1,13 @@
 package jwks
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"sync"
 	"syscall"
 	"time"
@@ -30,8 +29,9 @@ const (
 	DefaultTimeout = 5 * time.Second
 	// maxTimeout bounds what somebody says.
 	maxTimeout = time.Minute
-	// maxFetches bounds how many answers are waited for at once.
-	maxFetches = 16
+	// maxFetches bounds how many answers are waited for at once, and maxFetchesOf how many for one namespace: an issuer that
+	// does not answer delays those of its own namespace alone.
+	maxFetches, maxFetchesOf = 64, 4
 )
 
 // Source says where keys are: at a URI, or, if that is "", where the issuer's OpenID configuration says.
@@ -58,6 +58,7 @@ type Store struct {
 	wanted  chan struct{} // wakes Run
 	mu      sync.Mutex
 	sources map[Source]*entry
+	running map[string]int // how many answers are waited for, by the namespace that a fetch counts for
 }
 
 // entry is what is known of a source.
@@ -66,15 +67,26 @@ type entry struct {
 	attempted chan struct{}
 	failures  int
 	next      time.Time // of the next attempt
-	fetching  bool
-	fault     string // of the last attempt; "" for none
+	fault     string    // of the last attempt; "" for none
+	// namespaces want the keys.
+	namespaces []string
+	// stop ends the attempt that is being made; nil for none.
+	stop context.CancelFunc
+}
+
+// attempt is a fetch that is due.
+type attempt struct {
+	from      Source
+	namespace string // for which it counts
+	entry     *entry
+	ctx       context.Context
 }
 
 // New returns a Store that wants nothing yet.
 func New(cfg Config) *Store {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	s := &Store{
-		cfg: cfg, wanted: make(chan struct{}, 1), sources: make(map[Source]*entry),
+		cfg: cfg, wanted: make(chan struct{}, 1), sources: make(map[Source]*entry), running: make(map[string]int),
 		fetches: promauto.With(cfg.Metrics).NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_mesh_jwks_fetches_total", Help: "Attempts to get the keys of issuers of tokens, by result: ok or error.",
 		}, []string{"result"}),
@@ -85,18 +97,25 @@ func New(cfg Config) *Store {
 	return s
 }
 
-// Want says which sources are wanted from now on. Keys of others are forgotten.
-func (s *Store) Want(sources []Source) {
+// Want says which sources are wanted from now on, each with the namespaces that want it. Keys of others are forgotten.
+func (s *Store) Want(sources map[Source][]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.sources
 	s.sources = make(map[Source]*entry, len(sources))
-	for _, from := range sources {
+	for from, namespaces := range sources {
 		e := before[from]
 		if e == nil {
 			e = &entry{attempted: make(chan struct{})}
 		}
+		e.namespaces = namespaces
 		s.sources[from] = e
+		delete(before, from)
+	}
+	for _, e := range before {
+		if e.stop != nil {
+			e.stop()
+		}
 	}
 	wake.Signal(s.wanted)
 }
@@ -111,12 +130,13 @@ func (s *Store) Keys(from Source) string {
 	return ""
 }
 
-// Pending reports whether the keys of one of the sources were not asked for yet: Changed will be called for it.
+// Pending reports whether the keys of one of the sources were not asked for yet: once it is wanted, Changed will be called
+// for it.
 func (s *Store) Pending(sources []Source) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, from := range sources {
-		if e := s.sources[from]; e != nil && !isClosed(e.attempted) {
+		if e := s.sources[from]; e == nil || !isClosed(e.attempted) {
 			return true
 		}
 	}
@@ -144,13 +164,12 @@ func (s *Store) Attempted(ctx context.Context, sources []Source) {
 // Run asks for keys until ctx ends.
 func (s *Store) Run(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
-	eg.SetLimit(maxFetches + 1)
 	eg.Go(func() error {
 		timer := time.NewTimer(0)
 		defer timer.Stop()
 		for {
-			for _, from := range s.due(time.Now()) {
-				eg.Go(func() error { s.fetch(ctx, from); return nil })
+			for a, ok := s.start(ctx); ok; a, ok = s.start(ctx) {
+				eg.Go(func() error { s.fetch(a); return nil })
 			}
 			timer.Reset(time.Until(s.next()))
 			select {
@@ -164,66 +183,90 @@ func (s *Store) Run(ctx context.Context) error {
 	return eg.Wait()
 }
 
-// due returns the sources whose next attempt is due, and marks them.
-func (s *Store) due(now time.Time) (due []Source) {
+// start returns an attempt that is due and may begin, and marks it as begun; ok is false if there is none. The namespace for
+// which the fewest are being made comes first, and of its sources the one that has waited longest.
+func (s *Store) start(ctx context.Context) (a attempt, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.all() >= maxFetches {
+		return a, false
+	}
 	for from, e := range s.sources {
-		if !e.fetching && !e.next.After(now) {
-			e.fetching = true
-			due = append(due, from)
+		if e.stop != nil || e.next.After(time.Now()) {
+			continue
+		}
+		for _, namespace := range e.namespaces {
+			n := s.running[namespace]
+			first := !ok || cmp.Or(cmp.Compare(n, s.running[a.namespace]), e.next.Compare(a.entry.next)) < 0
+			if n < maxFetchesOf && first {
+				a, ok = attempt{from: from, namespace: namespace, entry: e}, true
+			}
 		}
 	}
-	return due
+	if ok {
+		a.ctx, a.entry.stop = context.WithCancel(ctx)
+		s.running[a.namespace]++
+	}
+	return a, ok
 }
 
-// next returns when the next attempt is due.
+// all returns how many answers are waited for. The caller holds mu.
+func (s *Store) all() (n int) {
+	for _, of := range s.running {
+		n += of
+	}
+	return n
+}
+
+// next returns when the next attempt is due. Those that are due and may not begin wait for others to end.
 func (s *Store) next() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	next := time.Now().Add(refreshAfter)
+	now := time.Now()
+	next := now.Add(refreshAfter)
 	for _, e := range s.sources {
-		if !e.fetching && e.next.Before(next) {
+		if e.stop == nil && e.next.After(now) && e.next.Before(next) {
 			next = e.next
 		}
 	}
 	return next
 }
 
-// fetch asks for the keys of a source.
-func (s *Store) fetch(ctx context.Context, from Source) {
-	client := &Client{Transport: s.cfg.Transport, Timeout: min(cmp.Or(from.Timeout, DefaultTimeout), maxTimeout)}
-	get, at := client.Get, from.URI
+// fetch makes an attempt.
+func (s *Store) fetch(a attempt) {
+	client := &Client{Transport: s.cfg.Transport, Timeout: min(cmp.Or(a.from.Timeout, DefaultTimeout), maxTimeout)}
+	get, at := client.Get, a.from.URI
 	if at == "" {
-		get, at = client.Discover, from.Issuer
+		get, at = client.Discover, a.from.Issuer
 	}
-	_, text, err := get(ctx, at)
-	if ctx.Err() != nil {
-		return
-	}
-	var compact bytes.Buffer
+	keys, err := get(a.ctx, at)
+	var text string
 	if err == nil {
-		err = json.Compact(&compact, text)
+		text, err = Format(keys)
 	}
 	s.mu.Lock()
-	e := s.sources[from]
-	if e == nil {
+	ended := a.ctx.Err() != nil
+	a.entry.stop()
+	a.entry.stop = nil
+	if s.running[a.namespace]--; s.running[a.namespace] == 0 {
+		delete(s.running, a.namespace)
+	}
+	wake.Signal(s.wanted) // the next attempt has another time, and others may begin
+	if ended || s.sources[a.from] != a.entry {
 		s.mu.Unlock()
 		return // nobody wants it any more
 	}
-	changed := err == nil && e.keys != compact.String()
-	first := !isClosed(e.attempted)
-	s.note(from, e, compact.String(), err)
+	changed := err == nil && a.entry.keys != text
+	first := !isClosed(a.entry.attempted)
+	s.note(a.from, a.entry, text, err)
 	s.mu.Unlock()
-	wake.Signal(s.wanted) // the next attempt has another time
 	if changed || first {
-		s.cfg.Changed(from)
+		s.cfg.Changed(a.from)
 	}
 }
 
 // note takes in what an attempt has brought. The caller holds mu.
 func (s *Store) note(from Source, e *entry, keys string, err error) {
-	e.fetching = false
 	if !isClosed(e.attempted) {
 		close(e.attempted)
 	}
@@ -258,13 +301,27 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Transport returns how keys are asked for whose place documents name: never of link-local addresses, where clouds give
-// credentials to whoever asks.
+// amazonMetadata is where EC2 gives credentials over IPv6, which is no link-local address.
+var amazonMetadata = netip.MustParseAddr("fd00:ec2::254")
+
+func isMetadata(a netip.Addr) bool {
+	a = a.Unmap().WithZone("")
+	return a.IsLinkLocalUnicast() || a == amazonMetadata
+}
+
+// Transport returns how keys are asked for whose place documents name: never of addresses where clouds give credentials to
+// whoever asks.
 func Transport() *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.Proxy = func(r *http.Request) (*url.URL, error) {
+		if a, err := netip.ParseAddr(r.URL.Hostname()); err == nil && isMetadata(a) {
+			return nil, nil // a proxy would ask: what follows refuses
+		}
+		return http.ProxyFromEnvironment(r)
+	}
 	dialer := &net.Dialer{Timeout: DefaultTimeout, Control: func(_, address string, _ syscall.RawConn) error {
-		if a, err := netip.ParseAddrPort(address); err == nil && a.Addr().Unmap().IsLinkLocalUnicast() {
-			return &net.AddrError{Err: "keys are not asked for at link-local addresses", Addr: address}
+		if a, err := netip.ParseAddrPort(address); err == nil && isMetadata(a.Addr()) {
+			return &net.AddrError{Err: "keys are not asked for at link-local addresses and those of cloud metadata", Addr: address}
 		}
 		return nil
 	}}

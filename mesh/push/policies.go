@@ -38,6 +38,8 @@ type TokenRule struct {
 type KeyReader interface {
 	// Keys returns keys as JWKS; "" for those that could not be had yet.
 	Keys(from jwks.Source) string
+	// Pending reports whether keys were not asked for yet.
+	Pending(from []jwks.Source) bool
 	// ProxiesFetchKeys reports whether proxies get the keys themselves if they are at a service of the mesh.
 	ProxiesFetchKeys() bool
 }
@@ -51,6 +53,7 @@ func KeySourceOf(rule *security.JWTRule) (from jwks.Source, ok bool) {
 // namespace apply to all namespaces. If it refers to targets, it applies to the proxies of these Gateways of its
 // namespace, and to no others.
 type targeted[T any] struct {
+	key      config.Key
 	selector map[string]string
 	targets  targets
 	value    T
@@ -122,7 +125,7 @@ func indexAuthorization(list []*config.Config, root string) *policyIndex[*Author
 		}
 		dry, _ := strconv.ParseBool(c.Annotations[config.DryRun])
 		idx.byNamespace[c.Namespace] = append(idx.byNamespace[c.Namespace], targeted[*AuthorizationPolicy]{
-			spec.GetSelector().GetMatchLabels(), targetsOf(c.Namespace, spec.GetTargetRef(), spec.GetTargetRefs()), &AuthorizationPolicy{Key: c.Meta.Key, Policy: spec, DryRun: dry},
+			c.Meta.Key, spec.GetSelector().GetMatchLabels(), targetsOf(c.Namespace, spec.GetTargetRef(), spec.GetTargetRefs()), &AuthorizationPolicy{Key: c.Meta.Key, Policy: spec, DryRun: dry},
 		})
 	}
 	return idx
@@ -134,11 +137,18 @@ func (s *Snapshot) AuthorizationPolicies(v *proxy.View) []*AuthorizationPolicy {
 	return s.authorization.of(v)
 }
 
-func indexTokens(list []*config.Config, root string, keys KeyReader) *policyIndex[[]TokenRule] {
+// indexTokens returns the index of RequestAuthentications that follows before, which may be nil. A document whose keys were
+// not asked for yet is not in force: what the index before had of it is.
+func indexTokens(list []*config.Config, root string, keys KeyReader, before *policyIndex[[]TokenRule]) *policyIndex[[]TokenRule] {
 	idx := &policyIndex[[]TokenRule]{root, make(map[string][]targeted[[]TokenRule])}
 	for _, c := range slices.SortedFunc(slices.Values(list), config.Older) {
 		spec, ok := c.Spec.(*security.RequestAuthentication)
 		if !ok {
+			continue
+		}
+		if before != nil && keys != nil && keys.Pending(slices.Collect(maps.Keys(KeySources([]*config.Config{c})))) {
+			former := slices.DeleteFunc(slices.Clone(before.byNamespace[c.Namespace]), func(t targeted[[]TokenRule]) bool { return t.key != c.Meta.Key })
+			idx.byNamespace[c.Namespace] = append(idx.byNamespace[c.Namespace], former...)
 			continue
 		}
 		var rules []TokenRule
@@ -150,7 +160,7 @@ func indexTokens(list []*config.Config, root string, keys KeyReader) *policyInde
 			rules = append(rules, r)
 		}
 		idx.byNamespace[c.Namespace] = append(idx.byNamespace[c.Namespace], targeted[[]TokenRule]{
-			spec.GetSelector().GetMatchLabels(), targetsOf(c.Namespace, spec.GetTargetRef(), spec.GetTargetRefs()), rules,
+			c.Meta.Key, spec.GetSelector().GetMatchLabels(), targetsOf(c.Namespace, spec.GetTargetRef(), spec.GetTargetRefs()), rules,
 		})
 	}
 	return idx

@@ -128,7 +128,7 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	}
 	s.tokens = before.tokens
 	if is(config.RequestAuthentication) || mesh {
-		s.tokens = indexTokens(src.List(config.RequestAuthentication, ""), s.Mesh.GetRootNamespace(), keys)
+		s.tokens = indexTokens(src.List(config.RequestAuthentication, ""), s.Mesh.GetRootNamespace(), keys, before.tokens)
 	}
 	s.telemetry = before.telemetry
 	if is(config.Telemetry) || mesh {

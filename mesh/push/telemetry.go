@@ -34,7 +34,7 @@ func indexTelemetry(list []*config.Config, root string) *telemetryIndex {
 		switch {
 		case !ok:
 		case len(spec.GetSelector().GetMatchLabels()) > 0 || refs.any:
-			idx.workloads[c.Namespace] = append(idx.workloads[c.Namespace], targeted[*telemetry.Telemetry]{spec.GetSelector().GetMatchLabels(), refs, spec})
+			idx.workloads[c.Namespace] = append(idx.workloads[c.Namespace], targeted[*telemetry.Telemetry]{c.Meta.Key, spec.GetSelector().GetMatchLabels(), refs, spec})
 		case idx.wide[c.Namespace] == nil:
 			idx.wide[c.Namespace] = spec
 		}

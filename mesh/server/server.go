@@ -108,6 +108,9 @@ func (s source) Keys(from jwks.Source) string {
 	return s.keys.Keys(from)
 }
 
+// Pending reports whether the keys of one of the sources were not asked for yet.
+func (s source) Pending(from []jwks.Source) bool { return s.keys != nil && s.keys.Pending(from) }
+
 // ProxiesFetchKeys reports whether proxies get such keys themselves.
 func (s source) ProxiesFetchKeys() bool { return s.keys != nil && s.keys.ProxiesFetchKeys() }
 

@@ -79,7 +79,7 @@ type Config struct {
 	Debounce debounce.Options
 	// Throttle is how many proxies are served at once; 0 means queue.DefaultThrottle.
 	Throttle int
-	// StateDir keeps the workloads that have registered over a restart; "" for nowhere.
+	// StateDir keeps the workloads that have registered, and the keys of issuers of tokens, over a restart; "" for nowhere.
 	StateDir string
 	Log      *slog.Logger
 }
@@ -137,7 +137,7 @@ func New(cfg Config) (*Environment, error) {
 		return nil, err
 	}
 	e.assemble()
-	if err := e.loadRegistrations(); err != nil {
+	if err := e.loadState(); err != nil {
 		return nil, err
 	}
 	return e, nil

@@ -93,7 +93,7 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.StringVar(&cfg.JWKSFetch, "jwks-fetch", mesh.ControlPlane, "`WHO` gets the keys at the jwksUri of a RequestAuthentication: control-plane; or proxy: Envoy itself, if the URI is of a service of the mesh")
 	flags.StringVar(&cfg.JWKSCA, "jwks-ca", "", "PEM `FILE` of CAs to trust, besides those of the system, when the control plane gets such keys")
 	flags.StringVar(&cfg.Admin, "admin", defaultAdmin, "`ADDR`, host:port, of status and metrics; empty: none")
-	flags.StringVar(&cfg.StateDir, "state-dir", "", "`DIR` in which workloads that have registered are kept over a restart; empty: they are forgotten until their proxies have connected again")
+	flags.StringVar(&cfg.StateDir, "state-dir", "", "`DIR` in which workloads that have registered and the keys of issuers of tokens are kept over a restart; empty: they are forgotten until proxies have connected, and issuers answered, again")
 	flags.StringVar(&cfg.Domain, "domain", config.DefaultDomain, "DNS `DOMAIN` of Kubernetes Services")
 	flags.StringVar(&cfg.Cluster, "cluster", "", "`ID` of the cluster whose Services the documents describe")
 	flags.DurationVar(&cfg.Debounce.After, "debounce-after", debounce.DefaultAfter, "a change is pushed when none has come for this `TIME`")

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -294,6 +296,45 @@ func TestIssuersThatDoNotAnswerDelayTheirOwnNamespaceAlone(t *testing.T) {
 			t.Errorf("%d answers were asked for after a minute, want %d", n, 2*maxFetchesOf+2)
 		}
 	})
+}
+
+func TestKeysSurviveARestart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys.json")
+	from, other := Source{Issuer: "a", URI: "http://a/keys", Timeout: time.Second}, Source{Issuer: "http://b"}
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{Transport: &world{answers: map[string]string{from.URI: oneKey}}, Changed: func(Source) {}})
+		if err := s.Load(path); err != nil {
+			t.Fatal(err)
+		}
+		s.Want(ofOne(from, other))
+		ctx, stop := context.WithCancel(context.Background())
+		defer stop()
+		go func() { _ = s.Run(ctx) }()
+		synctest.Wait()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		s := New(Config{Transport: w, Changed: func(Source) {}})
+		if err := s.Load(path); err != nil {
+			t.Fatal(err)
+		}
+		s.Want(ofOne(from, other))
+		ctx, stop := context.WithCancel(context.Background())
+		defer stop()
+		go func() { _ = s.Run(ctx) }()
+		synctest.Wait()
+		if w.count() != 2 || s.Keys(from) != oneKey || s.Keys(other) != "" {
+			t.Errorf("asked %d times; the keys are %q and %q", w.count(), s.Keys(from), s.Keys(other))
+		}
+	})
+	for _, text := range []string{"x", `[{"issuer":"a","keys":{}}]`} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := New(Config{}).Load(path); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: the error is %v", text, err)
+		}
+	}
 }
 
 func TestWhatNobodyWantsIsNotWaitedFor(t *testing.T) {

@@ -59,6 +59,9 @@ type Store struct {
 	mu      sync.Mutex
 	sources map[Source]*entry
 	running map[string]int // how many answers are waited for, by the namespace that a fetch counts for
+	loaded  map[Source]string
+	path    string     // of the file in which keys are kept; "" for none
+	writing sync.Mutex // of the file; locked before mu
 }
 
 // entry is what is known of a source.
@@ -106,7 +109,7 @@ func (s *Store) Want(sources map[Source][]string) {
 	for from, namespaces := range sources {
 		e := before[from]
 		if e == nil {
-			e = &entry{attempted: make(chan struct{})}
+			e = &entry{attempted: make(chan struct{}), keys: s.loaded[from]}
 		}
 		e.namespaces = namespaces
 		s.sources[from] = e
@@ -262,6 +265,11 @@ func (s *Store) fetch(a attempt) {
 	s.mu.Unlock()
 	if changed || first {
 		s.cfg.Changed(a.from)
+	}
+	if changed {
+		if err := s.save(); err != nil {
+			s.cfg.Log.Error("the keys of issuers of tokens cannot be kept for a restart", "err", err)
+		}
 	}
 }
 

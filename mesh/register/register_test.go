@@ -81,6 +81,7 @@ func (r *rig) delete(kind config.Kind, name string) {
 // want checks what the registries were told since the last call.
 func (r *rig) want(want ...string) {
 	r.Helper()
+	synctest.Wait()
 	if got := strings.Join(r.seen, "\n"); got != strings.Join(want, "\n") {
 		r.Errorf("seen:\n%s\nwant:\n%s", got, strings.Join(want, "\n"))
 	}

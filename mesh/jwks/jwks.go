@@ -120,14 +120,21 @@ func (c *Client) redirect(next *http.Request, before []*http.Request) error {
 	return nil
 }
 
-// Parse returns the public keys of a set with which tokens may be signed.
+// Parse returns the public keys of a set with which tokens may be signed. Elements that are something else are ignored (RFC
+// 7517, section 5).
 func Parse(text []byte) ([]jose.JSONWebKey, error) {
-	var set jose.JSONWebKeySet
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
 	if err := json.Unmarshal(text, &set); err != nil {
 		return nil, fmt.Errorf("want a set of keys (JWKS): %w", err)
 	}
 	var keys []jose.JSONWebKey
-	for _, key := range set.Keys {
+	for _, text := range set.Keys {
+		var key jose.JSONWebKey
+		if key.UnmarshalJSON(text) != nil {
+			continue
+		}
 		public := key.Public() // a symmetric key has none
 		if public.Valid() && CanVerify(public.Key) && fits(&public) {
 			keys = append(keys, public)

@@ -244,6 +244,7 @@ func TestOnlyKeysThatEnvoyVerifiesWithArePassedOn(t *testing.T) {
 		"for encryption":           {`{"keys":[` + with(`"use":"enc"`) + `]}`, ""},
 		"an RSA key that is short": {`{"keys":[` + rsa(strings.Repeat("_", 86), "AQAB") + `]}`, ""},
 		"an even exponent":         {`{"keys":[` + rsa(strings.Repeat("_", 342), "AQAC") + `]}`, ""},
+		"beside no keys":           {`{"keys":[{},1,{"kty":"AKP","pub":"AA"},` + key + `]}`, oneKey},
 		"beside another":           {`{"keys":[` + with(`"use":"enc"`) + "," + key + `]}`, oneKey},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -292,6 +293,7 @@ func TestIssuersThatDoNotAnswerDelayTheirOwnNamespaceAlone(t *testing.T) {
 			t.Error("what another namespace wants, too, is not asked for at once")
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if n := w.count(); n != 2*maxFetchesOf+2 {
 			t.Errorf("%d answers were asked for after a minute, want %d", n, 2*maxFetchesOf+2)
 		}

@@ -301,3 +301,28 @@ func appendLength(out []byte, n int) []byte {
 	}
 	return append(out, byte(n))
 }
+
+// What an issuer answers for its keys must neither end holdfast-mesh nor make Envoy reject its listeners, because a later
+// policy would then not be in force.
+func TestAnIssuerThatAnswersAnythingHoldsNoPolicyUp(t *testing.T) {
+	const key = `{"kty":"EC","kid":"a\u0062","crv":"P-256","x":"MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4","y":"4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}`
+	answers := map[string]string{
+		"utf8": `{"keys":[` + strings.Replace(key, "\\u0062", "\xff", 1) + `]}`, "upper": `{"KEYS":[` + key + `]}`, "twice": `{"keys":[` + key + `],"keys":[` + key + `,{}]}`,
+		"more": `{"keys":[{"kty":"RSA","n":"AQAB","e":"AQAB"},` + strings.TrimSuffix(key, "}") + `,"alg":"none"},` + key + `],"x":"` + "\xff" + `"}`, "none": `{"keys":[]}`,
+	}
+	issuer := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(rw, answers[strings.TrimPrefix(r.URL.Path, "/")])
+	}))
+	t.Cleanup(issuer.Close)
+	var rules []string
+	for name := range answers {
+		rules = append(rules, fmt.Sprintf("{issuer: %s, jwksUri: %q}", name, issuer.URL+"/"+name))
+	}
+	g := newGuarded(t, "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: tokens, namespace: shop}\nspec: {selector: {matchLabels: {app: web}}, jwtRules: ["+strings.Join(rules, ", ")+"]}\n")
+	g.answers(g.request(), "200 web")
+	g.write("deny", policy("deny", "action: DENY, rules: [{}]"))
+	g.answers(g.request(), "403 RBAC: access denied")
+	token := g.request()
+	token.Header = map[string]string{"Authorization": "Bearer e30.e30.e30"}
+	g.answers(token, "401 Jwt header [alg] field is required and must be a string")
+}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
 	security "istio.io/api/security/v1beta1"
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
@@ -58,9 +59,11 @@ func indexAuth(list []*config.Config, root string) *authIndex {
 	return idx
 }
 
-// equal reports whether two indexes have the same documents.
+// equal reports whether two indexes have documents of the same content.
 func (idx *authIndex) equal(other *authIndex) bool {
-	return idx.mesh == other.mesh && maps.Equal(idx.namespaces, other.namespaces) && maps.EqualFunc(idx.workloads, other.workloads, slices.Equal)
+	same := func(a, b *security.PeerAuthentication) bool { return a == b || proto.Equal(a, b) }
+	return same(idx.mesh, other.mesh) && maps.EqualFunc(idx.namespaces, other.namespaces, same) &&
+		maps.EqualFunc(idx.workloads, other.workloads, func(a, b []*security.PeerAuthentication) bool { return slices.EqualFunc(a, b, same) })
 }
 
 // mode returns the mode of a port of a workload: the oldest PeerAuthentication that selects the workload
@@ -97,47 +100,75 @@ func (idx *authIndex) workload(namespace string, selects func(selector map[strin
 // mutual TLS or plaintext, servers and clients cannot change at the same moment: servers accept both
 // first, then the clients change, and then the servers accept what the documents say. What clients do
 // not notice, such as a change from PERMISSIVE to STRICT, holds at once.
+//
+// These steps go to a fixed target. Documents that change meanwhile are the target of the next steps: if
+// they began anew with each change, somebody who changes his own documents all the time would keep the
+// workloads of all others open to plaintext.
 type peerAuth struct {
-	now *authIndex
+	// now are the documents, and target those to which the steps under way go.
+	now, target *authIndex
 	// announced is what clients go by, and used are all by which some may still go, announced with them.
 	announced *authIndex
 	used      []*authIndex
 }
 
+// everybodyAt returns the state in which everybody goes by an index.
+func everybodyAt(idx *authIndex) *peerAuth {
+	return &peerAuth{now: idx, target: idx, announced: idx, used: []*authIndex{idx}}
+}
+
 // next returns what follows a state, which may be nil, when the documents are those of an index.
 func (a *peerAuth) next(idx *authIndex) *peerAuth {
+	disables := func(of *authIndex) bool { return of.disables }
 	switch {
 	case a == nil:
-		return &peerAuth{now: idx, announced: idx, used: []*authIndex{idx}}
+		return everybodyAt(idx)
 	case a.now.equal(idx):
 		return a
+	case !slices.ContainsFunc(append([]*authIndex{idx, a.target}, a.used...), disables):
+		return everybodyAt(idx) // all clients speak mutual TLS, before and after
+	case a.announced != a.target && a.announced.equal(idx):
+		return everybodyAt(a.announced) // the change is taken back before clients were told of it
+	case a.target.equal(idx):
+		idx = a.target
 	}
-	changed := &peerAuth{now: idx, announced: a.announced, used: a.used}
-	if !idx.disables && !slices.ContainsFunc(a.used, func(of *authIndex) bool { return of.disables }) {
-		// All clients speak mutual TLS, before and after.
-		changed.announced, changed.used = idx, []*authIndex{idx}
+	changed := *a
+	changed.now = idx
+	if a.settled() {
+		changed.target = idx
 	}
-	return changed
+	return &changed
 }
 
 // advance returns the state after all servers, or all clients, have what they were sent.
 func (a *peerAuth) advance() *peerAuth {
 	switch {
-	case a.announced != a.now:
-		return &peerAuth{now: a.now, announced: a.now, used: append(slices.Clone(a.used), a.now)}
+	case a.announced != a.target:
+		return &peerAuth{now: a.now, target: a.target, announced: a.target, used: append(slices.Clone(a.used), a.target)}
 	case len(a.used) > 1:
-		return &peerAuth{now: a.now, announced: a.now, used: []*authIndex{a.now}}
+		// The next steps begin if the documents have changed since.
+		return &peerAuth{now: a.now, target: a.now, announced: a.announced, used: []*authIndex{a.announced}}
 	}
 	return a
 }
 
 // settled reports whether clients go by the documents, all of them.
-func (a *peerAuth) settled() bool { return a.announced == a.now && len(a.used) == 1 }
+func (a *peerAuth) settled() bool {
+	return a.announced == a.target && a.target == a.now && len(a.used) == 1
+}
+
+// sameStep reports whether two states are at the same step, whatever the documents are by now.
+func (a *peerAuth) sameStep(other *peerAuth) bool {
+	return a.announced == other.announced && a.target == other.target && len(a.used) == len(other.used)
+}
+
+// accepted returns the indexes by which clients go or will go next.
+func (a *peerAuth) accepted() []*authIndex { return append(slices.Clone(a.used), a.target) }
 
 // mode returns the mode in which a workload accepts connections on a port.
 func (a *peerAuth) mode(namespace string, port uint32, selects func(selector map[string]string) bool) Mode {
 	mode := a.now.mode(namespace, port, selects)
-	for _, of := range a.used {
+	for _, of := range a.accepted() {
 		if of != a.now && (of.mode(namespace, port, selects) == modeDisable) != (mode == modeDisable) {
 			return modePermissive
 		}
@@ -153,8 +184,9 @@ const AuthStep config.Kind = "holdfast.dev/AuthStep"
 // AuthStep takes the next step.
 func (s *Snapshot) Settled() bool { return s.auth.settled() }
 
-// SameAuth reports whether two snapshots are at the same step of the same PeerAuthentications.
-func (s *Snapshot) SameAuth(other *Snapshot) bool { return s.auth == other.auth }
+// SameAuthStep reports whether two snapshots are at the same step of a change of PeerAuthentications.
+// The documents of the two may differ: what changes meanwhile has its own steps later.
+func (s *Snapshot) SameAuthStep(other *Snapshot) bool { return s.auth.sameStep(other.auth) }
 
 // MTLS returns the mode in which a workload accepts connections on a port. selects reports whether a
 // selector selects the workload.
@@ -166,7 +198,7 @@ func (s *Snapshot) MTLS(namespace string, port uint32, selects func(selector map
 // order.
 func (s *Snapshot) MTLSPorts(namespace string, selects func(selector map[string]string) bool) []uint32 {
 	ports := make(map[uint32]bool)
-	for _, idx := range append(slices.Clone(s.auth.used), s.auth.now) {
+	for _, idx := range append(s.auth.accepted(), s.auth.now) {
 		for port := range idx.workload(namespace, selects).GetPortLevelMtls() {
 			ports[port] = true
 		}

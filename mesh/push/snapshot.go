@@ -112,11 +112,11 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 		s.gateways = gatewaysOf(src.List(config.Gateway, ""), s.api.gateways, before.gateways)
 	}
 	s.auth = before.auth
-	if is(config.PeerAuthentication) || mesh {
-		s.auth = before.auth.next(indexAuth(src.List(config.PeerAuthentication, ""), s.Mesh.GetRootNamespace()))
-	}
 	if changed[AuthStep] {
-		s.auth = s.auth.advance()
+		s.auth = s.auth.advance() // before the documents are read: no proxy has had those yet
+	}
+	if is(config.PeerAuthentication) || mesh {
+		s.auth = s.auth.next(indexAuth(src.List(config.PeerAuthentication, ""), s.Mesh.GetRootNamespace()))
 	}
 	s.networks = before.networks
 	if is(config.MeshNetworks) || is(config.Service) || mesh {

@@ -88,7 +88,8 @@ type Server struct {
 	}
 	queued chan struct{} // wakes one worker
 
-	unsettled chan struct{} // holds a value when a snapshot needs a further step
+	unsettled chan struct{}  // holds a value when a snapshot needs a further step
+	due       *push.Snapshot // the snapshot whose step of a change of modes is over, until the next is taken; under mu
 
 	joins joins
 }
@@ -211,8 +212,9 @@ func (s *Server) push(r *push.Request) {
 		var kinds map[config.Kind]bool
 		if !r.Everything() {
 			kinds = push.Kinds(r.Configs)
+			delete(kinds, push.AuthStep)
 		}
-		snap := push.New(s.source, s.cfg.Domain, before.Snapshot(), kinds, r.Everything() || len(r.Services) > 0)
+		snap := push.New(s.source, s.cfg.Domain, s.step(before.Snapshot(), r), kinds, r.Everything() || len(r.Services) > 0)
 		next := newGeneration(snap, s.joins.held(s.cfg.Shards), before, r, s.cfg.Metrics, s.patchesFailed)
 		s.mu.Lock()
 		s.gen = next

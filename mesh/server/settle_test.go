@@ -9,6 +9,8 @@ import (
 	security "istio.io/api/security/v1beta1"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/push"
 )
 
 func peerAuthentication(mode string) string {
@@ -73,7 +75,7 @@ func TestTheStepsOfAChangeOfModes(t *testing.T) {
 	})
 }
 
-// A change while another one goes on begins anew, and ends as it is written.
+// A change while another one goes on follows it, and ends as it is written.
 func TestAChangeOfModesWhileAnotherGoesOn(t *testing.T) {
 	on(t, withSidecar+peerAuthentication("DISABLE"), func(r *rig) {
 		c := r.connect("client", map[string]any{"NAMESPACE": "default"})
@@ -90,6 +92,96 @@ func TestAChangeOfModesWhileAnotherGoesOn(t *testing.T) {
 			c.answer()
 		}
 		if got := r.of(c); got != security.PeerAuthentication_MutualTLS_STRICT.String()+" mutual" || !r.server.snapshot().Settled() {
+			t.Errorf("it is %s", got)
+		}
+	})
+}
+
+// Another namespace changes its own documents every second: a change holds after its two steps if proxies
+// answer, and if none ever does, after the steps under way and its own.
+func TestOthersThatChangeHoldNoStepUp(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		answers bool
+		want    time.Duration
+	}{
+		{"proxies answer", true, 4*stepAfter + 4*time.Second},
+		{"a proxy does not answer", false, 4*stepAtMost + 2*time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			on(t, withSidecar+peerAuthentication("DISABLE"), func(r *rig) {
+				c := r.connect("client", map[string]any{"NAMESPACE": "default"})
+				seconds := 0
+				second := func() {
+					mode := []string{"STRICT", "PERMISSIVE"}[seconds%2]
+					seconds++
+					r.put(strings.ReplaceAll(peerAuthentication(mode), "name: default", "name: default, namespace: other"))
+					for range 10 {
+						time.Sleep(time.Second / 10)
+						synctest.Wait()
+						if tc.answers {
+							c.changes()
+							c.answer()
+						}
+					}
+				}
+				for range 3 {
+					second()
+				}
+				r.put(peerAuthentication("STRICT"))
+				began := time.Now()
+				for r.of(c) != "STRICT mutual" {
+					if second(); time.Since(began) > tc.want {
+						t.Fatalf("after %s it is %s", time.Since(began), r.of(c))
+					}
+				}
+				t.Logf("STRICT after %s", time.Since(began))
+				for range 20 {
+					if second(); r.of(c) != "STRICT mutual" {
+						t.Fatalf("later it is %s", r.of(c))
+					}
+				}
+			})
+		})
+	}
+}
+
+// A step is not lost in a push of everything that it is merged with.
+func TestAStepThatIsMergedWithAPushOfEverything(t *testing.T) {
+	on(t, withSidecar+peerAuthentication("DISABLE"), func(r *rig) {
+		c := r.connect("client", map[string]any{"NAMESPACE": "default"})
+		r.put(peerAuthentication("STRICT"))
+		for range 100 {
+			r.server.Request(&push.Request{Full: true, Start: time.Now()})
+			time.Sleep(150 * time.Millisecond)
+			synctest.Wait()
+			c.changes()
+			c.answer()
+		}
+		if got := r.of(c); got != "STRICT mutual" || !r.server.snapshot().Settled() {
+			t.Errorf("it is %s", got)
+		}
+	})
+}
+
+// A step that was requested for a change that has been taken back is not one of the next change.
+func TestAStepThatIsNotDueAnyMore(t *testing.T) {
+	on(t, withSidecar+peerAuthentication("DISABLE"), func(r *rig) {
+		c := r.connect("client", map[string]any{"NAMESPACE": "default"})
+		r.put(peerAuthentication("STRICT"))
+		r.settle()
+		of := r.server.snapshot()
+		r.put(peerAuthentication("DISABLE"))
+		r.settle()
+		r.put(peerAuthentication("STRICT"))
+		time.Sleep(time.Second / 2)
+		synctest.Wait()
+		r.server.mu.Lock()
+		r.server.due = of
+		r.server.mu.Unlock()
+		r.server.push(&push.Request{Full: true, Configs: map[config.Key]struct{}{authStep: {}}})
+		synctest.Wait()
+		if got := r.of(c); got != "PERMISSIVE plain" {
 			t.Errorf("it is %s", got)
 		}
 	})

@@ -230,6 +230,51 @@ func TestModesOfMutualTLSChangeWithoutAFailedRequest(t *testing.T) {
 	t.Logf("%d requests, none failed", tally.Sent())
 }
 
+// STRICT comes into force, and no request fails, while another namespace changes its own mode every second.
+func TestAModeHoldsWhileAnotherNamespaceChangesItsOwn(t *testing.T) {
+	p := newPair(t, "DISABLE")
+	plain := p.requestTo("web.internal", p.inbound) // of a client without a sidecar
+	p.server.answers(plain, "200 v1")
+	changes, last := 0, time.Time{}
+	other := func() {
+		if time.Since(last) < time.Second {
+			return
+		}
+		p.write("other", "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: other}\n"+
+			"spec: {mtls: {mode: "+[]string{"STRICT", "PERMISSIVE"}[changes%2]+"}}\n")
+		changes, last = changes+1, time.Now()
+	}
+	tally, stop := p.load()
+	// Steps to what the other namespace says are under way when the change comes.
+	for began := time.Now(); time.Since(began) < 3*time.Second; time.Sleep(100 * time.Millisecond) {
+		other()
+	}
+	began, before := time.Now(), changes
+	p.mode("STRICT")
+	p.check(p.server.envoy.Wait(2*limit, func() error {
+		other()
+		got, err := p.inboundMode()
+		if err == nil && got != "STRICT" {
+			err = fmt.Errorf("the server's sidecar is %s", got)
+		}
+		return err
+	}))
+	p.check(p.server.envoy.Wait(limit, func() error {
+		other()
+		if status, _, err := plain.Get(); err == nil {
+			return fmt.Errorf("a request without a sidecar is answered %d", status)
+		}
+		return nil
+	}))
+	took := time.Since(began)
+	p.check(tally.More(100, limit))
+	stop()
+	if changes-before < 3 {
+		t.Errorf("the other namespace has changed %d times only", changes-before)
+	}
+	t.Logf("STRICT after %s, with %d changes of another namespace; %d requests, none failed", took.Round(100*time.Millisecond), changes-before, tally.Sent())
+}
+
 // An endpoint with another service account joins a service, and takes the place of all others: the client
 // knows the name before it uses the endpoint, and no request fails.
 func TestAnEndpointWithAnotherServiceAccountFailsNoRequest(t *testing.T) {

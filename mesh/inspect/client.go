@@ -149,7 +149,8 @@ func (x *explainer) handshake(tls *tlsv3.DownstreamTlsContext) (refused string) 
 	if combined := common.GetCombinedValidationContext(); combined != nil {
 		context = combined.GetDefaultValidationContext()
 	}
-	names := slices.Clone(context.GetMatchSubjectAltNames()) //nolint:staticcheck // Envoy reads both.
+	//lint:ignore SA1019 Envoy reads both, and the mesh's own listeners have these, as with istiod.
+	names := slices.Clone(context.GetMatchSubjectAltNames())
 	for _, m := range context.GetMatchTypedSubjectAltNames() {
 		if m.GetSanType() == tlsv3.SubjectAltNameMatcher_URI {
 			names = append(names, m.GetMatcher())

@@ -91,8 +91,9 @@ func (e *Environment) adminHandler() http.Handler {
 	return mux
 }
 
-// explain answers GET /explain?proxy=&host=&port=&path=&method=&header=NAME:VALUE&claims=JSON, and with inbound=true and
-// principal=, source=, sni= and tcp=true for a request that comes to the workload.
+// explain answers GET /explain?proxy=&host=&port=&path=&method=&header=NAME:VALUE&claims=JSON, with
+// principal=, source= and sni= for the client of a gateway, and with inbound=true, these and tcp=true for a request that
+// comes to the workload.
 func (e *Environment) explain(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	req := inspect.Request{Host: q.Get("host"), Path: q.Get("path"), Method: q.Get("method"), Headers: make(map[string]string)}
@@ -111,16 +112,22 @@ func (e *Environment) explain(w http.ResponseWriter, r *http.Request) {
 	req.TCP = q.Get("tcp") == "true"
 	req.Client = inspect.Client{Principal: q.Get("principal"), Address: q.Get("source"), ServerName: q.Get("sni")}
 	if text := q.Get("claims"); text != "" {
-		if err := json.Unmarshal([]byte(text), &req.Client.Claims); err != nil {
-			http.Error(w, fmt.Sprintf("claims: want an object of JSON: %v", err), http.StatusBadRequest)
+		claims, err := inspect.ParseClaims(text)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
+		req.Client.Claims = claims
 	}
 	explain := e.Explain
 	if q.Get("inbound") == "true" {
 		explain = e.ExplainInbound
 	}
 	explanation, err := explain(q.Get("proxy"), req)
+	if errors.Is(err, ErrClient) {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusNotFound)
 		return

@@ -27,14 +27,21 @@ func (e *Environment) Explain(node string, req inspect.Request) (*inspect.Explan
 		return nil, err
 	}
 	who := served[0].Proxy
+	if c := req.Client; who.Type == proxy.Sidecar && (c.Principal != "" || c.Address != "" || c.ServerName != "") {
+		return nil, fmt.Errorf("%w: %s is a sidecar, and what it sends comes from its workload", ErrClient, node)
+	}
 	if svc := e.discovery.ServiceOf(service.Hostname(strings.ToLower(req.Host))); svc != nil {
 		req.Addresses = svc.AddressesIn(who.Cluster)
 	}
 	explanation := inspect.Explain(served[0], req)
+	explanation.Warnings = served[0].Warnings()
 	e.addServers(explanation, req, who)
 	e.addPlaces(explanation)
 	return explanation, nil
 }
+
+// ErrClient says that there is no client to describe.
+var ErrClient = errors.New("a certificate, an address and a server name describe the client of a gateway, or of a request that comes to the workload (--inbound)")
 
 // maxServers is how many other ends are explained: they are alike, mostly.
 const maxServers = 5
@@ -50,13 +57,14 @@ func (e *Environment) addServers(explanation *inspect.Explanation, req inspect.R
 			if s.Proxy.Type != proxy.Sidecar || !slices.Contains(s.Proxy.IPs, address) || !inspect.TakesInbound(s, ep.Port) {
 				continue
 			}
-			there := req
+			there := explanation.Forwarded(req)
 			there.Port, there.Addresses = ep.Port, []string{ep.Address}
 			there.Client = inspect.Client{Address: who.IPs[0].String(), Claims: req.Client.Claims}
 			if ep.MeshTLS {
 				there.Client.Principal = e.principalOf(s, who)
 			}
 			server := inspect.Server{Proxy: s.Proxy.Node, Explanation: inspect.ExplainInbound(s, there)}
+			server.Warnings = s.Warnings()
 			if ep.MeshTLS && who.ServiceAccount == "" {
 				server.Outcome += "; the node of the client names no service account (SERVICE_ACCOUNT): default is assumed"
 			}
@@ -79,6 +87,7 @@ func (e *Environment) ExplainInbound(node string, req inspect.Request) (*inspect
 	}
 	req.Addresses = []string{served[0].Proxy.IPs[0].String()}
 	explanation := inspect.ExplainInbound(served[0], req)
+	explanation.Warnings = served[0].Warnings()
 	e.addPlaces(explanation)
 	return explanation, nil
 }

@@ -25,7 +25,8 @@ const explainLong = `Say what would happen to a request that a workload sends th
 cluster and endpoints it takes, which documents made them so, and whether the proxies at the other end
 would let it pass. The proxies must be connected. With --inbound, the request comes to the workload from
 a client that --as and --from describe, and PORT is one of the workload: which policy and which rule
-deny it, or allow it, and who the client is for them.
+deny it, or allow it, and who the client is for them. --as, --from and --sni also describe the client of
+a gateway. If the answer depends on what the question does not say, it is "not known".
 
 A token is taken to be valid: --claims says what it says.`
 
@@ -54,11 +55,13 @@ func newExplain(stdout io.Writer) *cobra.Command {
 			query.Set("proxy", node)
 			query.Set("method", method)
 			query["header"] = headers
-			if !inbound && (principal != "" || source != "" || serverName != "" || tcp) {
-				return errors.New("--as, --from, --sni and --tcp describe the client of a request that comes to the workload: add --inbound")
+			if !inbound && tcp {
+				return errors.New("--tcp is about a connection that comes to the workload: add --inbound")
 			}
-			if claims != "" && !json.Valid([]byte(claims)) {
-				return fmt.Errorf("--claims %q: want an object of JSON", claims)
+			if claims != "" {
+				if _, err := inspect.ParseClaims(claims); err != nil {
+					return fmt.Errorf("--%w", err)
+				}
 			}
 			query.Set("inbound", strconv.FormatBool(inbound))
 			query.Set("tcp", strconv.FormatBool(tcp))
@@ -77,9 +80,9 @@ func newExplain(stdout io.Writer) *cobra.Command {
 	c.Flags().StringVar(&method, "method", "GET", "`METHOD` of the request")
 	c.Flags().BoolVar(&inbound, "inbound", false, "the request comes to the workload of the proxy")
 	c.Flags().BoolVar(&tcp, "tcp", false, "it is a connection that is not HTTP. With --inbound")
-	c.Flags().StringVar(&principal, "as", "", "SPIFFE `ID` of the client's certificate; empty: it has none. With --inbound")
-	c.Flags().StringVar(&source, "from", "", "`ADDRESS` of the client. With --inbound")
-	c.Flags().StringVar(&serverName, "sni", "", "server `NAME` of the TLS connection; empty: HOST. With --inbound")
+	c.Flags().StringVar(&principal, "as", "", "SPIFFE `ID` of the client's certificate; empty: it has none. With --inbound, or of a gateway")
+	c.Flags().StringVar(&source, "from", "", "`ADDRESS` of the client. With --inbound, or of a gateway")
+	c.Flags().StringVar(&serverName, "sni", "", "server `NAME` of the TLS connection; empty: HOST. With --inbound, or of a gateway")
 	c.Flags().StringVar(&claims, "claims", "", "`JSON` of the claims of the request's token; empty: it has none")
 	c.Flags().StringArrayVarP(&headers, "header", "H", nil, "`NAME:VALUE` of a header; may be given several times")
 	c.Flags().StringVar(&admin, "admin", defaultAdmin, "`ADDR`, host:port, of the server's status")
@@ -89,6 +92,9 @@ func newExplain(stdout io.Writer) *cobra.Command {
 
 // explanationTable writes an explanation, and after it those of the other end.
 func explanationTable(w io.Writer, e *inspect.Explanation) {
+	for _, warning := range e.Warnings {
+		_, _ = fmt.Fprintf(w, "warning: %s\n", warning)
+	}
 	for _, s := range e.Steps {
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Kind, s.Name, s.Document, s.Detail)
 	}

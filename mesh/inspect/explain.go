@@ -9,19 +9,14 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
-	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
-	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
 
@@ -51,12 +46,16 @@ type Request struct {
 	TCP bool
 	// Client is who sends the request.
 	Client Client
+	// RemoteUnknown says that a gateway before the proxy tells it the address of the first client, which is not known.
+	RemoteUnknown bool
 }
 
 // Explanation is what happens to a request. Each step names the resource, and the document that made
 // it, "" if it is not known.
 type Explanation struct {
 	Steps []Step `json:"steps"`
+	// Warnings say why the proxy may not do what the steps say.
+	Warnings []string `json:"warnings,omitempty"`
 	// Outcome says what happens in the end.
 	Outcome string `json:"outcome"`
 	// Servers say what happens at the other end, for each proxy there that is connected.
@@ -64,6 +63,8 @@ type Explanation struct {
 
 	// endpoints are those to which the request may go.
 	endpoints []Endpoint
+	// appends says that the proxy appends where the connection comes from to X-Forwarded-For.
+	appends bool
 }
 
 // Server is the other end of a request.
@@ -106,17 +107,11 @@ func Explain(r Resources, req Request) *Explanation {
 	}
 	x.add("listener", l.GetName(), document(l.GetMetadata()), "%s", l.GetTrafficDirection())
 	for _, c := range x.chains(l) {
-		for _, f := range c.GetFilters() {
-			switch m := unpack(f).(type) {
-			case *managerv3.HttpConnectionManager:
-				x.http(m, c.GetTransportSocket() != nil)
-				return x.Explanation
-			case *tcpv3.TcpProxy:
-				if x.Outcome = x.guardTCP(c.GetFilters()); x.Outcome == "" {
-					x.tcp(m)
-				}
-				return x.Explanation
+		if x.chain(c) {
+			if x.depends != "" && !x.denied {
+				x.Outcome = x.depends + "; if it may pass: " + x.Outcome
 			}
+			return x.Explanation
 		}
 	}
 	x.Outcome = "no filter chain of the listener takes the connection: it is closed"
@@ -127,6 +122,35 @@ type explainer struct {
 	Resources
 	Request
 	*Explanation
+
+	// hidden says that the client has a certificate that is not known.
+	hidden bool
+	// depends says on what it depends whether the policies let the request pass; "" if that is known. denied says that
+	// it does not pass in any case.
+	depends string
+	denied  bool
+}
+
+// chain follows a connection through a filter chain. It reports whether the chain does something with it.
+func (x *explainer) chain(c *listenerv3.FilterChain) bool {
+	for _, f := range c.GetFilters() {
+		switch m := unpack(f).(type) {
+		case *managerv3.HttpConnectionManager:
+			if x.Outcome = x.identify(c); x.Outcome == "" {
+				x.http(m, c.GetTransportSocket() != nil)
+			}
+			return true
+		case *tcpv3.TcpProxy:
+			if x.Outcome = x.identify(c); x.Outcome == "" {
+				x.Outcome = x.guardTCP(c.GetFilters())
+			}
+			if x.denied = x.Outcome != ""; !x.denied {
+				x.tcp(m)
+			}
+			return true
+		}
+	}
+	return false
 }
 
 func unpack(f *listenerv3.Filter) proto.Message {
@@ -179,12 +203,12 @@ func (x *explainer) listener() (found *listenerv3.Listener) {
 // first: if it speaks TLS, that with the most specific server name.
 func (x *explainer) chains(l *listenerv3.Listener) []*listenerv3.FilterChain {
 	all := append(slices.Clone(l.GetFilterChains()), l.GetDefaultFilterChain())
-	all = slices.DeleteFunc(all, func(c *listenerv3.FilterChain) bool { return serverNameRank(c, x.Host) < 0 })
+	all = slices.DeleteFunc(all, func(c *listenerv3.FilterChain) bool { return serverNameRank(c, x.serverName()) < 0 })
 	slices.SortStableFunc(all, func(a, b *listenerv3.FilterChain) int {
 		if isPlainHTTP(a) || isPlainHTTP(b) {
 			return 0 // the request need not come over TLS
 		}
-		return serverNameRank(b, x.Host) - serverNameRank(a, x.Host)
+		return serverNameRank(b, x.serverName()) - serverNameRank(a, x.serverName())
 	})
 	return all
 }
@@ -235,7 +259,13 @@ func (x *explainer) tcp(m *tcpv3.TcpProxy) {
 
 // http follows a request to an HTTP connection manager; tls is set if the connection has TLS.
 func (x *explainer) http(m *managerv3.HttpConnectionManager, tls bool) {
-	if x.Outcome = x.guardHTTP(m, x.request(tls)); x.Outcome != "" {
+	x.appends = m.GetUseRemoteAddress().GetValue() && !m.GetSkipXffAppend()
+	request, answer := x.requestTo(m, tls)
+	if answer == "" {
+		answer = x.guardHTTP(m, request)
+	}
+	if x.denied = answer != ""; x.denied {
+		x.Outcome = answer
 		return
 	}
 	config := m.GetRouteConfig()
@@ -248,7 +278,7 @@ func (x *explainer) http(m *managerv3.HttpConnectionManager, tls bool) {
 	}
 	config = x.withVirtualHosts(config)
 	x.add("route configuration", config.GetName(), "", "%d virtual hosts", len(config.GetVirtualHosts()))
-	found := routing.Find(config, x.request(tls))
+	found := routing.Find(config, request)
 	if found.VirtualHost == nil {
 		x.Outcome = "404: no virtual host has the host"
 		return
@@ -287,27 +317,6 @@ func (x *explainer) withVirtualHosts(config *routev3.RouteConfiguration) *routev
 	return all
 }
 
-// request returns the request as the router sees it. A client leaves the port out if it is that of the scheme; a header
-// Host says what it sends instead.
-func (x *explainer) request(tls bool) routing.Request {
-	r := routing.Request{Scheme: "http", Method: x.Method, Host: x.Host, Path: x.Path}
-	port := uint32(80)
-	if tls {
-		r.Scheme, port = "https", 443
-	}
-	if x.Port != port {
-		r.Host = net.JoinHostPort(x.Host, strconv.FormatUint(uint64(x.Port), 10))
-	}
-	for _, name := range slices.Sorted(maps.Keys(x.Headers)) {
-		if strings.EqualFold(name, "host") {
-			r.Host = x.Headers[name]
-			continue
-		}
-		r.Headers = append(r.Headers, routing.Header{Name: name, Value: x.Headers[name]})
-	}
-	return r
-}
-
 func (x *explainer) route(r *routev3.Route) {
 	detail := "matches " + strings.Join(strings.Fields(fmt.Sprint(r.GetMatch())), " ")
 	x.add("route", cmp.Or(r.GetName(), "(without a name)"), document(r.GetMetadata()), "%s", detail)
@@ -343,67 +352,4 @@ func (x *explainer) route(r *routev3.Route) {
 			x.Outcome = fmt.Sprintf("%d: the cluster %s %s", statusOf(a.Route, fault), a.Route.GetCluster(), fault)
 		}
 	}
-}
-
-// cluster adds a cluster and its endpoints. fault says why the cluster cannot be reached; "" if it can.
-func (x *explainer) cluster(name, detail string) (fault string) {
-	c, ok := body(x.Lookup(xds.ClusterType, name), &clusterv3.Cluster{})
-	if !ok {
-		x.add("cluster", name, "", "%s", strings.TrimSpace(detail+" it does not exist"))
-		return missing
-	}
-	if custom := c.GetClusterType(); custom != nil {
-		x.add("cluster", name, document(c.GetMetadata()), "%s", strings.TrimSpace(custom.GetName()+" "+detail))
-		x.add("endpoint", "by DNS", "", "%s", "the addresses of the host that the request names")
-		return ""
-	}
-	x.add("cluster", name, document(c.GetMetadata()), "%s", strings.TrimSpace(c.GetType().String()+" "+detail))
-	assignment := c.GetLoadAssignment()
-	if c.GetType() == clusterv3.Cluster_EDS {
-		assignment, _ = body(x.Lookup(xds.EndpointType, cmp.Or(c.GetEdsClusterConfig().GetServiceName(), name)), &endpointv3.ClusterLoadAssignment{})
-	}
-	n := 0
-	for _, l := range assignment.GetEndpoints() {
-		for _, ep := range l.GetLbEndpoints() {
-			n++
-			address := ep.GetEndpoint().GetAddress()
-			x.endpoints = append(x.endpoints, Endpoint{
-				Address: address.GetSocketAddress().GetAddress(), Port: address.GetSocketAddress().GetPortValue(), MeshTLS: usesMeshTLS(c, ep),
-			})
-			text := fmt.Sprintf("%s:%d", address.GetSocketAddress().GetAddress(), address.GetSocketAddress().GetPortValue())
-			if path := address.GetPipe().GetPath(); path != "" {
-				text = path
-			}
-			note := ""
-			if ep.GetHealthStatus() == corev3.HealthStatus_UNHEALTHY {
-				note = ", not ready"
-			}
-			x.add("endpoint", text, "", "priority %d, weight %d%s", l.GetPriority(), cmp.Or(ep.GetLoadBalancingWeight().GetValue(), 1), note)
-		}
-	}
-	if n == 0 && c.GetType() != clusterv3.Cluster_ORIGINAL_DST {
-		x.add("endpoint", "none", "", "")
-		return "has no endpoints"
-	}
-	return ""
-}
-
-// usesMeshTLS reports whether a cluster connects to an endpoint by mutual TLS of the mesh.
-func usesMeshTLS(c *clusterv3.Cluster, ep *endpointv3.LbEndpoint) bool {
-	is := func(socket *corev3.TransportSocket) bool {
-		context := &tlsv3.UpstreamTlsContext{}
-		return socket.GetTypedConfig().UnmarshalTo(context) == nil &&
-			slices.Contains(context.GetCommonTlsContext().GetAlpnProtocols(), "istio")
-	}
-	labels := ep.GetMetadata().GetFilterMetadata()["envoy.transport_socket_match"].GetFields()
-	for _, m := range c.GetTransportSocketMatches() {
-		matches := true
-		for key, value := range m.GetMatch().GetFields() {
-			matches = matches && labels[key].GetStringValue() == value.GetStringValue()
-		}
-		if matches {
-			return is(m.GetTransportSocket())
-		}
-	}
-	return c.GetTransportSocket() != nil && is(c.GetTransportSocket())
 }

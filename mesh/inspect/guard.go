@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,69 +22,24 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/config"
 )
 
-// Client is who sends a request, as far as policies ask.
-type Client struct {
-	// Principal is the SPIFFE ID of its certificate; "" if it has none.
-	Principal string
-	// Address is where the connection comes from; "" if that is not known.
-	Address string
-	// Claims are those of a token that is valid; nil for none.
-	Claims map[string]any
-	// ServerName is the SNI of the connection.
-	ServerName string
-}
-
-// String says who the client is.
-func (c Client) String() string {
-	who := "a client without an identity"
-	if c.Principal != "" {
-		who = c.Principal
-	}
-	if c.Address != "" {
-		who += " at " + c.Address
-	}
-	if c.Claims != nil {
-		return who + fmt.Sprintf(", with a token of %v for %v", c.Claims["iss"], c.Claims["sub"])
-	}
-	return who + ", without a token"
-}
-
 // facts returns what policies know of the request, as it comes to a port.
 func (x *explainer) facts(request routing.Request, http bool) *facts {
 	f := &facts{
-		request: routing.NewMatcher(request), http: http, principal: x.Client.Principal, port: x.Port,
-		serverName: cmp.Or(x.Client.ServerName, x.Host), claims: x.Client.Claims,
+		request: routing.NewMatcher(request), http: http, principal: x.Client.Principal, hidden: x.hidden, port: x.Port,
+		serverName: x.serverName(), claims: x.Client.Claims, source: x.source(),
 	}
-	f.source, _ = netip.ParseAddr(x.Client.Address)
 	f.remote = f.source
-	if forwarded := x.forwarded(); forwarded.IsValid() {
-		f.remote = forwarded
-	}
 	for _, address := range x.Addresses {
 		f.destination, _ = netip.ParseAddr(address)
 	}
 	return f
 }
 
-// forwarded returns the last address of X-Forwarded-For; the zero Addr for none.
-func (x *explainer) forwarded() netip.Addr {
-	for name, value := range x.Headers {
-		if strings.EqualFold(name, "x-forwarded-for") {
-			last := value[strings.LastIndexByte(value, ',')+1:]
-			address, _ := netip.ParseAddr(strings.TrimSpace(last))
-			return address
-		}
-	}
-	return netip.Addr{}
-}
-
 // guardHTTP follows a request through the filters that decide whether it may pass. denied says why it may not; "" if it
 // may.
 func (x *explainer) guardHTTP(m *managerv3.HttpConnectionManager, request routing.Request) (denied string) {
-	if m.GetNormalizePath().GetValue() {
-		request.Path = normalized(request.Path, m.GetMergeSlashes())
-	}
 	f := x.facts(request, true)
+	f.remote = x.remote(m)
 	asks := "" // the rule because of which the next provider is asked
 	for _, filter := range m.GetHttpFilters() {
 		config, err := filter.GetTypedConfig().UnmarshalNew()
@@ -140,6 +94,8 @@ func (x *explainer) rules(f *facts, enforced, shadow *rbacv3.RBAC, prefix string
 	case strings.HasPrefix(prefix, askPrefix):
 		if len(taken) > 0 {
 			asks = taken[0]
+		} else if open := f.undecided(shadow); len(open) > 0 {
+			x.dependsOn(f, "CUSTOM", open[0])
 		}
 	case len(taken) > 0:
 		x.add("authorization", "dry run", documentOfRule(taken[0]), "%s would take the request", ruleText(taken[0]))
@@ -152,6 +108,10 @@ func (x *explainer) rules(f *facts, enforced, shadow *rbacv3.RBAC, prefix string
 	taken = f.matching(enforced)
 	switch enforced.GetAction() {
 	case rbacv3.RBAC_DENY:
+		if open := f.undecided(enforced); len(taken) == 0 && len(open) > 0 {
+			x.dependsOn(f, "DENY", open[0])
+			return asks, ""
+		}
 		if len(taken) == 0 {
 			x.add("authorization", "DENY", "", "no rule takes the request of %s", x.Client)
 			return asks, ""
@@ -161,6 +121,10 @@ func (x *explainer) rules(f *facts, enforced, shadow *rbacv3.RBAC, prefix string
 	case rbacv3.RBAC_ALLOW:
 		if len(taken) > 0 {
 			x.add("authorization", "ALLOW", documentOfRule(taken[0]), "%s takes the request of %s", ruleText(taken[0]), x.Client)
+			return asks, ""
+		}
+		if open := f.undecided(enforced); len(open) > 0 {
+			x.dependsOn(f, "ALLOW", open[0])
 			return asks, ""
 		}
 		var owners []string
@@ -185,6 +149,13 @@ func few(names []string) string {
 		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d others", len(names)-most)
 	}
 	return strings.Join(names, ", ")
+}
+
+// dependsOn explains that what a rule does depends on what the question does not say.
+func (x *explainer) dependsOn(f *facts, action, rule string) {
+	text := fmt.Sprintf("whether %s of %s takes the request depends on %s", ruleText(rule), ruleOwner(rule), strings.Join(f.lacks, ", and on "))
+	x.add("authorization", action, documentOfRule(rule), "%s", text)
+	x.depends = cmp.Or(x.depends, "not known: "+text)
 }
 
 // askPrefix begins that of the shadow rules that say when a provider is asked.
@@ -215,40 +186,3 @@ func documentOfRule(name string) string {
 	}
 	return config.Key{Kind: config.AuthorizationPolicy, Namespace: m[1], Name: m[2]}.Path()
 }
-
-// normalized returns a path as Envoy normalizes it: without "." and "..", and with unreserved characters decoded.
-func normalized(path string, mergeSlashes bool) string {
-	path, query, hasQuery := strings.Cut(path, "?")
-	path = unreserved.ReplaceAllStringFunc(path, func(code string) string {
-		if text, err := url.PathUnescape(code); err == nil && strings.ContainsAny(text, unreservedCharacters) {
-			return text
-		}
-		return code
-	})
-	var out []string
-	segments := strings.Split(strings.TrimPrefix(path, "/"), "/")
-	for i, segment := range segments {
-		last := i == len(segments)-1
-		switch {
-		case segment == "." || segment == "..":
-			if segment == ".." && len(out) > 0 {
-				out = out[:len(out)-1]
-			}
-			if last {
-				out = append(out, "")
-			}
-		case segment == "" && mergeSlashes && !last:
-		default:
-			out = append(out, segment)
-		}
-	}
-	path = "/" + strings.Join(out, "/")
-	if hasQuery {
-		path += "?" + query
-	}
-	return path
-}
-
-var unreserved = regexp.MustCompile(`%[0-9a-fA-F]{2}`)
-
-const unreservedCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~"

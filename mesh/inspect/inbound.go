@@ -36,22 +36,34 @@ func ExplainInbound(r Resources, req Request) *Explanation {
 		how = "by mutual TLS, as " + cmp.Or(x.Client.Principal, "a client without an identity")
 	}
 	x.add("filter chain", cmp.Or(c.GetName(), "(without a name)"), document(c.GetMetadata()), "%s", how)
+	if tls := serverTLS(c); tls != nil && x.Client.Principal != "" {
+		if x.Outcome = x.handshake(tls); x.Outcome != "" {
+			return x.Explanation
+		}
+	}
 	for _, f := range c.GetFilters() {
 		switch m := unpack(f).(type) {
 		case *managerv3.HttpConnectionManager:
-			if x.Outcome = x.guardHTTP(m, x.request(c.GetTransportSocket() != nil)); x.Outcome == "" {
-				x.Outcome = "allowed: the request goes to the workload"
-			}
+			x.Outcome = x.atManager(m, c.GetTransportSocket() != nil)
+			x.Outcome = cmp.Or(x.Outcome, x.depends, "allowed: the request goes to the workload")
 			return x.Explanation
 		case *tcpv3.TcpProxy:
-			if x.Outcome = x.guardTCP(c.GetFilters()); x.Outcome == "" {
-				x.Outcome = "allowed: the connection goes to the workload"
-			}
+			x.Outcome = x.guardTCP(c.GetFilters())
+			x.Outcome = cmp.Or(x.Outcome, x.depends, "allowed: the connection goes to the workload")
 			return x.Explanation
 		}
 	}
 	x.Outcome = "closed: the filter chain does nothing with the connection"
 	return x.Explanation
+}
+
+// atManager follows a request through an HTTP connection manager of the workload. denied says why it does not pass.
+func (x *explainer) atManager(m *managerv3.HttpConnectionManager, tls bool) (denied string) {
+	request, answer := x.requestTo(m, tls)
+	if answer != "" {
+		return answer
+	}
+	return x.guardHTTP(m, request)
 }
 
 // TakesInbound reports whether a proxy takes connections to a port of its workload.

@@ -18,21 +18,66 @@ import (
 type facts struct {
 	request routing.Matcher
 	http    bool // it is a request, and not a connection
-	// principal is the SPIFFE ID of the client; "" for none.
+	// principal is the SPIFFE ID of the client; "" for none. hidden says that it has a certificate that is not known.
 	principal string
+	hidden    bool
 	// source is the address of the client, remote that of the first client; the zero Addr if they are not known.
 	source, remote, destination netip.Addr
 	port                        uint32
 	serverName                  string
 	// claims are those of a valid token; nil for none.
 	claims map[string]any
+
+	// lacks says what would have to be known to decide the rules about which undecided was asked last.
+	lacks []string
+}
+
+// truth is whether something holds, as far as that is known.
+type truth int
+
+const (
+	no truth = iota
+	maybe
+	yes
+)
+
+func known(is bool) truth {
+	if is {
+		return yes
+	}
+	return no
+}
+
+// every and some are "and" and "or".
+func every[T any](of []T, holds func(T) truth) truth {
+	out := yes
+	for _, one := range of {
+		out = min(out, holds(one))
+	}
+	return out
+}
+
+func some[T any](of []T, holds func(T) truth) truth {
+	out := no
+	for _, one := range of {
+		out = max(out, holds(one))
+	}
+	return out
+}
+
+// undecided returns the names of the rules of which it is not known whether they take the request, in order.
+func (f *facts) undecided(rbac *rbacv3.RBAC) []string {
+	f.lacks = nil
+	return f.those(rbac, maybe)
 }
 
 // matching returns the names of the rules that take a request, in order.
-func (f *facts) matching(rbac *rbacv3.RBAC) (names []string) {
+func (f *facts) matching(rbac *rbacv3.RBAC) []string { return f.those(rbac, yes) }
+
+func (f *facts) those(rbac *rbacv3.RBAC, are truth) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(rbac.GetPolicies())) {
 		p := rbac.GetPolicies()[name]
-		if slices.ContainsFunc(p.GetPermissions(), f.permission) && slices.ContainsFunc(p.GetPrincipals(), f.is) {
+		if min(some(p.GetPermissions(), f.permission), some(p.GetPrincipals(), f.is)) == are {
 			names = append(names, name)
 		}
 	}
@@ -40,56 +85,59 @@ func (f *facts) matching(rbac *rbacv3.RBAC) (names []string) {
 }
 
 // permission reports whether what the client does is what a permission says.
-func (f *facts) permission(p *rbacv3.Permission) bool {
+func (f *facts) permission(p *rbacv3.Permission) truth {
 	switch rule := p.GetRule().(type) {
 	case *rbacv3.Permission_Any:
-		return rule.Any
+		return known(rule.Any)
 	case *rbacv3.Permission_AndRules:
-		return !slices.ContainsFunc(rule.AndRules.GetRules(), func(p *rbacv3.Permission) bool { return !f.permission(p) })
+		return every(rule.AndRules.GetRules(), f.permission)
 	case *rbacv3.Permission_OrRules:
-		return slices.ContainsFunc(rule.OrRules.GetRules(), f.permission)
+		return some(rule.OrRules.GetRules(), f.permission)
 	case *rbacv3.Permission_NotRule:
-		return !f.permission(rule.NotRule)
+		return yes - f.permission(rule.NotRule)
 	case *rbacv3.Permission_Header:
-		return f.http && f.request.Header(rule.Header)
+		return known(f.http && f.request.Header(rule.Header))
 	case *rbacv3.Permission_UrlPath:
-		return f.http && f.request.Path(rule.UrlPath)
+		return known(f.http && f.request.Path(rule.UrlPath))
 	case *rbacv3.Permission_UriTemplate:
 		template := &templatev3.UriTemplateMatchConfig{}
-		return f.http && rule.UriTemplate.GetTypedConfig().UnmarshalTo(template) == nil && f.request.Template(template.GetPathTemplate())
+		return known(f.http && rule.UriTemplate.GetTypedConfig().UnmarshalTo(template) == nil && f.request.Template(template.GetPathTemplate()))
 	case *rbacv3.Permission_DestinationPort:
-		return f.port == rule.DestinationPort
+		return known(f.port == rule.DestinationPort)
 	case *rbacv3.Permission_DestinationIp:
-		return within(rule.DestinationIp, f.destination)
+		return f.within(rule.DestinationIp, f.destination, "the address of the server")
 	case *rbacv3.Permission_RequestedServerName:
-		return routing.Text(rule.RequestedServerName, f.serverName)
+		return known(routing.Text(rule.RequestedServerName, f.serverName))
 	}
-	return false // metadata of filters that are not known here
+	return no // metadata of filters that are not known here
 }
 
 // is reports whether the client is who a principal says.
-func (f *facts) is(p *rbacv3.Principal) bool {
+func (f *facts) is(p *rbacv3.Principal) truth {
 	switch id := p.GetIdentifier().(type) {
 	case *rbacv3.Principal_Any:
-		return id.Any
+		return known(id.Any)
 	case *rbacv3.Principal_AndIds:
-		return !slices.ContainsFunc(id.AndIds.GetIds(), func(p *rbacv3.Principal) bool { return !f.is(p) })
+		return every(id.AndIds.GetIds(), f.is)
 	case *rbacv3.Principal_OrIds:
-		return slices.ContainsFunc(id.OrIds.GetIds(), f.is)
+		return some(id.OrIds.GetIds(), f.is)
 	case *rbacv3.Principal_NotId:
-		return !f.is(id.NotId)
+		return yes - f.is(id.NotId)
 	case *rbacv3.Principal_Authenticated_:
-		return f.principal != "" && (id.Authenticated.GetPrincipalName() == nil || routing.Text(id.Authenticated.GetPrincipalName(), f.principal))
+		if f.hidden {
+			return f.lack("who the client is: give --as")
+		}
+		return known(f.principal != "" && (id.Authenticated.GetPrincipalName() == nil || routing.Text(id.Authenticated.GetPrincipalName(), f.principal)))
 	case *rbacv3.Principal_DirectRemoteIp:
-		return within(id.DirectRemoteIp, f.source)
+		return f.within(id.DirectRemoteIp, f.source, lacksAddress)
 	case *rbacv3.Principal_RemoteIp:
-		return within(id.RemoteIp, f.remote)
+		return f.within(id.RemoteIp, f.remote, lacksAddress)
 	case *rbacv3.Principal_Header:
-		return f.http && f.request.Header(id.Header)
+		return known(f.http && f.request.Header(id.Header))
 	case *rbacv3.Principal_SourcedMetadata:
-		return f.claim(id.SourcedMetadata.GetMetadataMatcher())
+		return known(f.claim(id.SourcedMetadata.GetMetadataMatcher()))
 	}
-	return false
+	return no
 }
 
 // claim reports whether a claim of the token is as a matcher wants it.
@@ -119,8 +167,24 @@ func matchesValue(m *matcherv3.ValueMatcher, value any) bool {
 	return false
 }
 
-// within reports whether an address is in a range; one that is not known is in none.
-func within(r *corev3.CidrRange, address netip.Addr) bool {
+const lacksAddress = "the address of the client: give --from"
+
+// lack notes what is not known.
+func (f *facts) lack(what string) truth {
+	if !slices.Contains(f.lacks, what) {
+		f.lacks = append(f.lacks, what)
+	}
+	return maybe
+}
+
+// within reports whether an address is in a range; what says whose it is, if it is not known.
+func (f *facts) within(r *corev3.CidrRange, address netip.Addr, what string) truth {
 	of, err := netip.ParseAddr(r.GetAddressPrefix())
-	return err == nil && address.IsValid() && netip.PrefixFrom(of, int(r.GetPrefixLen().GetValue())).Contains(address.Unmap())
+	switch {
+	case err != nil:
+		return no
+	case !address.IsValid():
+		return f.lack(what)
+	}
+	return known(netip.PrefixFrom(of, int(r.GetPrefixLen().GetValue())).Contains(address.Unmap()))
 }

@@ -154,16 +154,3 @@ func TestAProviderThatDoesNotExistDenies(t *testing.T) {
 		t.Errorf("the filter is %s", &m)
 	}
 }
-
-func TestPathsAreNormalizedAsEnvoyDoes(t *testing.T) {
-	for path, want := range map[string]string{
-		"/a/../b": "/b", "/./a": "/a", "/a/.": "/a/", "/a/..": "/", "/../../a": "/a", "/%61?x=/../y": "/a?x=/../y", "/a%2fb": "/a%2fb", "//a": "//a", "/": "/",
-	} {
-		if got := normalized(path, false); got != want {
-			t.Errorf("%s becomes %s, want %s", path, got, want)
-		}
-	}
-	if got := normalized("//a///b/", true); got != "/a/b/" {
-		t.Errorf("with merged slashes //a///b/ becomes %s", got)
-	}
-}

@@ -2,7 +2,9 @@ package server
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh/config"
@@ -14,7 +16,9 @@ import (
 
 // Served are the resources that a proxy is served: an inspect.Resources.
 type Served struct {
-	Proxy  *proxy.Proxy
+	Proxy *proxy.Proxy
+	// Types are the states of the types of a connected proxy.
+	Types  []TypeStatus
 	gen    *generation
 	tables [2]resources
 }
@@ -32,7 +36,7 @@ func (s *Server) Served(node string) (out []*Served) {
 	for _, v := range views {
 		v.mu.Lock()
 		if node == "" || v.proxy.Node == node {
-			served := &Served{v.proxy, v.gen, v.tables}
+			served := &Served{v.proxy, v.typeStatus(), v.gen, v.tables}
 			if v.proxy.VirtualHosts { // the same routes in one piece
 				whole := *v.proxy
 				whole.VirtualHosts = false
@@ -49,7 +53,7 @@ func (s *Server) Served(node string) (out []*Served) {
 func WouldServe(snap *push.Snapshot, endpoints generate.Endpoints, discovery *service.Discovery, who *proxy.Proxy) *Served {
 	who = who.WithTargets(instancesOf(discovery, who))
 	gen := newGeneration(snap, endpoints, nil, nil, NewMetrics(nil), func([]generate.Failure) {})
-	return &Served{who, gen, [2]resources{gen.outboundOf(who), gen.inbound.of(who)}}
+	return &Served{who, nil, gen, [2]resources{gen.outboundOf(who), gen.inbound.of(who)}}
 }
 
 // Gateways returns the documents of the gateways that the proxy serves.
@@ -64,6 +68,34 @@ func (s *Served) Gateways() (keys []config.Key) {
 
 // TrustDomain returns the trust domain of the mesh.
 func (s *Served) TrustDomain() string { return s.gen.Snapshot().Mesh.GetTrustDomain() }
+
+// Warnings say of which resources the proxy does not have what it is served.
+func (s *Served) Warnings() (out []string) {
+	for _, t := range s.Types {
+		what := followed[t.Type]
+		switch {
+		case what == "":
+		case t.State == "NACKED":
+			reason, more, _ := strings.Cut(t.Reason, "\n")
+			if r := []rune(reason); len(r) > maxReason {
+				reason = string(r[:maxReason]) + "…"
+			}
+			if more != "" {
+				reason += fmt.Sprintf(", and %d more", 1+strings.Count(more, "\n"))
+			}
+			out = append(out, fmt.Sprintf("the proxy has rejected its %s (%s): it still goes by earlier ones, and what follows may not hold", what, reason))
+		case t.State == "STALE":
+			out = append(out, fmt.Sprintf("the proxy has not answered the last change of its %s yet: it may still go by earlier ones", what))
+		}
+	}
+	return out
+}
+
+// followed are the types of resources that requests follow.
+var followed = map[string]string{"LDS": "listeners", "RDS": "routes", "VHDS": "virtual hosts", "CDS": "clusters", "EDS": "endpoints"}
+
+// maxReason bounds a reason, in characters.
+const maxReason = 200
 
 // Lookup returns a resource; nil for none.
 func (s *Served) Lookup(typeURL, name string) *xds.Resource {

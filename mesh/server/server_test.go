@@ -255,14 +255,24 @@ func TestTheStatusSaysWhoHasWhat(t *testing.T) {
 		if got, want := states(), "CDS SYNCED, EDS SYNCED, LDS SYNCED, RDS STALE"; got != want {
 			t.Errorf("not answered: %s, want %s", got, want)
 		}
+		warnings := func() string { return strings.Join(r.server.Served("laptop")[0].Warnings(), "; ") }
+		if got, want := warnings(), "the proxy has not answered the last change of its routes yet: it may still go by earlier ones"; got != want {
+			t.Errorf("not answered: the warning is %q, want %q", got, want)
+		}
 		c.Answer(session.Answer{Type: xds.RouteType, Revision: c.revision, NACK: true, Error: "no such thing"})
 		c.Progress(session.Progress{Type: xds.RouteType, Revision: c.revision})
 		if got, want := states(), "CDS SYNCED, EDS SYNCED, LDS SYNCED, RDS NACKED no such thing"; got != want {
 			t.Errorf("NACKed: %s, want %s", got, want)
 		}
+		if got, want := warnings(), "the proxy has rejected its routes (no such thing): it still goes by earlier ones, and what follows may not hold"; got != want {
+			t.Errorf("NACKed: the warning is %q, want %q", got, want)
+		}
 		c.Answer(session.Answer{Type: xds.RouteType, Revision: c.revision})
 		if got, want := states(), "CDS SYNCED, EDS SYNCED, LDS SYNCED, RDS SYNCED"; got != want {
 			t.Errorf("ACKed: %s, want %s", got, want)
+		}
+		if got := warnings(); got != "" {
+			t.Errorf("ACKed: the warning is %q", got)
 		}
 		c.Close(downstream.End{})
 		if got := r.server.Proxies(); len(got) != 0 {

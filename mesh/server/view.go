@@ -462,10 +462,14 @@ type TypeStatus struct {
 func (v *view) status() ProxyStatus {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	s := ProxyStatus{
+	return ProxyStatus{
 		Stream: v.stream, Node: v.proxy.Node, Type: v.proxy.Type, Namespace: v.proxy.Namespace,
-		Peer: v.peer, Protocol: v.form.String(), Since: v.since,
+		Peer: v.peer, Protocol: v.form.String(), Since: v.since, Types: v.typeStatus(),
 	}
+}
+
+// typeStatus describes the types; the caller holds the lock.
+func (v *view) typeStatus() (out []TypeStatus) {
 	for typeURL, t := range v.types {
 		one := TypeStatus{Type: xds.Short(typeURL), State: "SYNCED"}
 		reasons := v.reasons(typeURL, t)
@@ -483,10 +487,10 @@ func (v *view) status() ProxyStatus {
 				one.Patches = append(one.Patches, t.failures...)
 			}
 		}
-		s.Types = append(s.Types, one)
+		out = append(out, one)
 	}
-	slices.SortFunc(s.Types, func(a, b TypeStatus) int { return cmp.Compare(a.Type, b.Type) })
-	return s
+	slices.SortFunc(out, func(a, b TypeStatus) int { return cmp.Compare(a.Type, b.Type) })
+	return out
 }
 
 // missing returns the secrets to which the client subscribes and which it does not get.

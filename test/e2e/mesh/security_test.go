@@ -119,6 +119,8 @@ func TestAPolicyDecidesByIdentityAndExplainSaysWhich(t *testing.T) {
 		{[]string{"web-1", "--inbound", "--as", "spiffe://cluster.local/ns/shop/sa/client", fmt.Sprintf("web:%d/public/x", g.inbound)}, []string{
 			"allowed: the request goes to the workload", "AuthorizationPolicy shop/callers (policies.yaml:", "rules[0] takes the request"}},
 		{[]string{"web-1", "--inbound", fmt.Sprintf("web:%d/public", g.inbound)}, []string{"403: denied", "a client without an identity"}},
+		{[]string{"web-1", "--inbound", "--as", "spiffe://evil.example/ns/shop/sa/client", fmt.Sprintf("web:%d/public", g.inbound)}, []string{
+			"→ closed: the TLS handshake fails: the trust domain evil.example of the client is none of those that the listener accepts (cluster.local)"}},
 	} {
 		out := g.explain(want.args...)
 		t.Log(out)
@@ -127,6 +129,9 @@ func TestAPolicyDecidesByIdentityAndExplainSaysWhich(t *testing.T) {
 				t.Errorf("explain %q does not say %q:\n%s", want.args, text, out)
 			}
 		}
+	}
+	if code, _, stderr := run(t, "explain", "--admin", g.admin, "--proxy", "client-1", "--from", "10.0.0.1", target); code != 1 || !strings.Contains(stderr, "client-1 is a sidecar") {
+		t.Errorf("the client of a sidecar: exit code %d, %s", code, stderr)
 	}
 	_, stop := g.load() // of /, which all of them allow
 	for _, spec := range []string{

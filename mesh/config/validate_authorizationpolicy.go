@@ -72,27 +72,9 @@ func (k *checker) authorizationRule(at *path, rule *security.Rule, action securi
 	for i, when := range rule.GetWhen() {
 		k.condition(at.field("when").at(i), when, custom)
 	}
-	if action == security.AuthorizationPolicy_DENY && onlyHTTP(rule) {
-		k.warnf(at, "says nothing of ports or of the client's address or identity: on ports that are not HTTP it denies every connection; name the ports")
+	if action == security.AuthorizationPolicy_DENY {
+		k.deniedConnections(at, rule)
 	}
-}
-
-// onlyHTTP reports whether a rule has nothing that is known of a connection that is not HTTP.
-func onlyHTTP(rule *security.Rule) bool {
-	if len(rule.GetFrom())+len(rule.GetTo()) == 0 {
-		return false
-	}
-	tcpFrom, tcpTo := false, false
-	for _, from := range rule.GetFrom() {
-		s := from.GetSource()
-		tcpFrom = tcpFrom || len(s.GetPrincipals())+len(s.GetNotPrincipals())+len(s.GetIpBlocks())+len(s.GetNotIpBlocks())+
-			len(s.GetNamespaces())+len(s.GetNotNamespaces())+len(s.GetRemoteIpBlocks())+len(s.GetNotRemoteIpBlocks())+
-			len(s.GetServiceAccounts())+len(s.GetNotServiceAccounts())+len(s.GetTrustDomains())+len(s.GetNotTrustDomains()) > 0
-	}
-	for _, to := range rule.GetTo() {
-		tcpTo = tcpTo || len(to.GetOperation().GetPorts())+len(to.GetOperation().GetNotPorts()) > 0
-	}
-	return len(rule.GetTo()) == 0 && !tcpFrom || len(rule.GetTo()) > 0 && !tcpTo
 }
 
 // valueList is a list of values of a field.
@@ -152,6 +134,9 @@ func (k *checker) valueLists(at *path, lists []valueList, custom bool) {
 			k.errorf(at, "is not supported with the action CUSTOM: who the client is, is not known when the provider is asked")
 		}
 		k.noneEmpty(at, list.values)
+		if wildcardAtAnEnd[list.field] {
+			k.literalStars(at, list.values)
+		}
 		if list.check != nil {
 			list.check(k, at, list.values)
 		}
@@ -177,6 +162,8 @@ func (k *checker) ipBlocks(at *path, values []string) {
 		}
 		if _, err := netip.ParsePrefix(value); err != nil && !isIP(value) {
 			k.errorf(at.at(i), "%.100q is no IP address and no prefix, such as 10.0.0.0/8", value)
+		} else if _, zone, found := strings.Cut(value, "%"); found {
+			k.warnf(at.at(i), "%.100q: Envoy does not compare zones: the address is taken on every interface, and not only on %.50q", value, zone)
 		}
 	}
 }

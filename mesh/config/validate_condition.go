@@ -26,17 +26,16 @@ const (
 	AttributeMetadata = "experimental.envoy.filters."
 )
 
-// attributes are those with a fixed name: how their values are checked, nil for not at all, and whether they say who the
-// client is.
+// attributes are those with a fixed name: how their values are checked, and whether they say who the client is.
 var attributes = map[string]struct {
 	check    func(*checker, *path, []string)
 	identity bool
 }{
 	AttributeSourceIP: {(*checker).ipBlocks, false}, AttributeRemoteIP: {(*checker).ipBlocks, false},
-	AttributeDestinationIP: {(*checker).ipBlocks, false}, AttributePort: {(*checker).portTexts, false}, AttributeSNI: {nil, false},
-	AttributeNamespace: {(*checker).patternLengths, true}, AttributePrincipal: {(*checker).patternLengths, true},
+	AttributeDestinationIP: {(*checker).ipBlocks, false}, AttributePort: {(*checker).portTexts, false}, AttributeSNI: {(*checker).literalStars, false},
+	AttributeNamespace: {(*checker).patternLengths, true}, AttributePrincipal: {(*checker).principals, true},
 	AttributeServiceAccount: {(*checker).serviceAccounts, true}, AttributeTrustDomain: {(*checker).trustDomains, true},
-	AttributeAuthPrincipal: {nil, true}, AttributeAudiences: {nil, true}, AttributePresenter: {nil, true},
+	AttributeAuthPrincipal: {(*checker).literalStars, true}, AttributeAudiences: {(*checker).literalStars, true}, AttributePresenter: {(*checker).literalStars, true},
 }
 
 // formerAttributes are no more, for the reasons given.
@@ -67,14 +66,13 @@ func (k *checker) condition(at *path, c *security.Condition, custom bool) {
 	case len(c.GetValues())+len(c.GetNotValues()) == 0:
 		k.errorf(at.field("values"), "one of values and notValues must be set")
 	case fixed:
-		if attribute.check != nil {
-			values(attribute.check)
-		}
+		values(attribute.check)
 	case prefix != "":
 		if name := key[strings.IndexByte(key+"[", '['):]; len(name) < 3 || !strings.HasSuffix(name, "]") {
 			k.errorf(at.field("key"), "%.100q: want a name in brackets, as in %s[NAME]", key, prefix)
 		} else {
 			k.attributeName(at.field("key"), key, prefix, name)
+			values((*checker).literalStars)
 		}
 	case formerAttributes[key] != "":
 		k.errorf(at.field("key"), "%q is no attribute any more: %s", key, formerAttributes[key])
@@ -86,6 +84,12 @@ func (k *checker) condition(at *path, c *security.Condition, custom bool) {
 	if custom && (attribute.identity || prefix == AttributeClaims) {
 		k.errorf(at.field("key"), "%.100q is not supported with the action CUSTOM: who the client is, is not known when the provider is asked", key)
 	}
+}
+
+// principals checks values of which Envoy gets regular expressions, and in which a "*" at an end is a wildcard.
+func (k *checker) principals(at *path, values []string) {
+	k.patternLengths(at, values)
+	k.literalStars(at, values)
 }
 
 // IsHeaderForEnvoy reports whether Envoy takes a text for the name of a header that it compares.

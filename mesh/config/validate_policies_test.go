@@ -74,3 +74,61 @@ func TestTokensThatEnvoyRejectsAreErrors(t *testing.T) {
 		{"a prefix", `jwtRules: [{issuer: a, fromHeaders: [{name: x-t, prefix: "Bearer "}]}]`, nil},
 	})
 }
+
+func TestRulesThatDenyConnectionsGetAWarningThatSaysWhich(t *testing.T) {
+	const at = "spec.rules[0]: warning: "
+	everybody := at + "says nothing of ports or of the client's address or identity: on ports that are not HTTP it denies every connection; name the ports"
+	clients := at + "says nothing of ports: on ports that are not HTTP it denies every connection of these clients; name the ports"
+	for rule, want := range map[string]string{
+		"to: [{operation: {paths: [/p]}}]":                                                                                     everybody,
+		"to: [{operation: {paths: [/p]}}], from: [{source: {namespaces: [n1]}}]":                                               clients,
+		"to: [{operation: {paths: [/p]}}], from: [{source: {namespaces: [n1]}}, {source: {requestPrincipals: ['*']}}]":         everybody,
+		"to: [{operation: {paths: [/p], ports: ['80']}}]":                                                                      "",
+		"to: [{operation: {paths: [/p], ports: ['80']}}, {operation: {paths: [/q]}}]":                                          everybody,
+		"to: [{operation: {paths: [/p]}}], when: [{key: source.ip, values: [10.0.0.1]}]":                                       "",
+		"to: [{operation: {paths: [/p]}}], when: [{key: 'request.headers[a]', values: [x]}]":                                   everybody,
+		"when: [{key: 'request.headers[a]', values: [x]}]":                                                                     everybody,
+		"when: [{key: 'request.auth.claims[a]', values: [x]}], from: [{source: {requestPrincipals: ['*'], namespaces: [n1]}}]": "",
+		"from: [{source: {namespaces: [n1]}}]":                                                                                 "",
+		"":                                                                                                                     "",
+	} {
+		var problems []string
+		if want != "" {
+			problems = []string{want}
+		}
+		validateRows(t, AuthorizationPolicy, []row{{rule, "action: DENY\nrules: [{" + rule + "}]", problems}})
+	}
+}
+
+func TestStarsThatAreNoWildcardsGetAWarning(t *testing.T) {
+	const literal = ": only one * at the beginning or at the end is a wildcard: another one is compared as it is"
+	source := func(field, value string) string {
+		return "rules: [{from: [{source: {" + field + ": ['" + value + "']}}]}]"
+	}
+	operation := func(field, value string) string {
+		return "rules: [{to: [{operation: {" + field + ": ['" + value + "']}}]}]"
+	}
+	when := func(key, value string) string {
+		return "rules: [{when: [{key: '" + key + "', notValues: ['" + value + "']}]}]"
+	}
+	const from, to, values = "spec.rules[0].from[0].source.", "spec.rules[0].to[0].operation.", "spec.rules[0].when[0].notValues[0]: warning: "
+	validateRows(t, AuthorizationPolicy, []row{
+		{"a principal", source("principals", "cluster.local/ns/*/sa/x"), []string{from + `principals[0]: warning: "cluster.local/ns/*/sa/x"` + literal}},
+		{"a principal with two", source("notPrincipals", "*/ns/*"), []string{from + `notPrincipals[0]: warning: "*/ns/*"` + literal}},
+		{"a subject", source("requestPrincipals", "a*/b"), []string{from + `requestPrincipals[0]: warning: "a*/b"` + literal}},
+		{"a namespace", source("namespaces", "a*b"), nil},
+		{"a path", operation("paths", "/a*b"), []string{to + `paths[0]: warning: "/a*b"` + literal}},
+		{"a host", operation("hosts", "a*b"), []string{to + `hosts[0]: warning: "a*b"` + literal}},
+		{"a method", operation("notMethods", "G*T"), []string{to + `notMethods[0]: warning: "G*T"` + literal}},
+		{"a template", operation("paths", "/a/{*}/b"), nil},
+		{"at an end", operation("paths", "/a*"), nil},
+		{"at the beginning", operation("hosts", "*.b"), nil},
+		{"anything", operation("hosts", "*"), nil},
+		{"a header", when("request.headers[x]", "a*b"), []string{values + `"a*b"` + literal}},
+		{"a claim", when("request.auth.claims[x]", "a*b"), []string{values + `"a*b"` + literal}},
+		{"a server name", when("connection.sni", "a*b"), []string{values + `"a*b"` + literal}},
+		{"a client", when("source.principal", "a*b"), []string{values + `"a*b"` + literal}},
+		{"an audience", when("request.auth.audiences", "a*b"), []string{values + `"a*b"` + literal}},
+		{"a zone", source("ipBlocks", "fe80::1%eth0"), []string{from + `ipBlocks[0]: warning: "fe80::1%eth0": Envoy does not compare zones: the address is taken on every interface, and not only on "eth0"`}},
+	})
+}

@@ -8,8 +8,11 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -40,6 +43,7 @@ func newValidate(stdout io.Writer) *cobra.Command {
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
+			signal.Reset(os.Interrupt, syscall.SIGTERM) // they end it at once: there is nothing to clean up
 			problems := dir.Validate(args...)
 			for _, p := range problems {
 				if _, err := fmt.Fprintln(stdout, p); err != nil {

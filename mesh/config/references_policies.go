@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 
-	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
@@ -79,11 +78,11 @@ func (x *references) policies() {
 	}
 	list := func(kind Kind) []*Config { return slices.SortedFunc(slices.Values(x.reader.List(kind, "")), Older) }
 	p.authorization, p.tokens, p.peers = list(AuthorizationPolicy), list(RequestAuthentication), list(PeerAuthentication)
-	for i, c := range p.authorization {
+	p.compare(maxComparisons)
+	for _, c := range p.authorization {
 		p.selects(c, c.Spec.(*security.AuthorizationPolicy).GetSelector().GetMatchLabels())
 		p.targets(c, c.Spec.(*security.AuthorizationPolicy))
 		p.provider(c)
-		p.rules(c, p.authorization[:i])
 	}
 	for _, c := range p.tokens {
 		p.targets(c, c.Spec.(*security.RequestAuthentication))
@@ -95,9 +94,10 @@ func (x *references) policies() {
 		p.selects(c, spec.GetWorkloadSelector().GetLabels())
 		p.targets(c, onlyRefs{spec})
 	}
-	for i, c := range list(Telemetry) {
+	telemetries := list(Telemetry)
+	for i, c := range telemetries {
 		p.selects(c, c.Spec.(*telemetry.Telemetry).GetSelector().GetMatchLabels())
-		p.telemetry(c, list(Telemetry)[:i])
+		p.telemetry(c, telemetries[:i])
 	}
 	for i, c := range p.peers {
 		p.selects(c, c.Spec.(*security.PeerAuthentication).GetSelector().GetMatchLabels())
@@ -155,83 +155,6 @@ func (p *policies) provider(c *Config) {
 		}
 	}
 	p.warn(c, (&path{name: "spec"}).fields("provider.name"), "the MeshConfig has no provider %q that decides about requests: all that the rules take is denied", name)
-}
-
-// rules warns of rules that have no effect because of an older policy, or a policy that denies, and of rules that open
-// what other policies close.
-func (p *policies) rules(c *Config, older []*Config) {
-	spec := c.Spec.(*security.AuthorizationPolicy)
-	if c.Annotations[DryRun] == "true" || hasTargets(spec) {
-		return
-	}
-	in, at := p.scopeOf(c, spec.GetSelector().GetMatchLabels()), (&path{name: "spec"}).field("rules")
-	allows := spec.GetAction() == security.AuthorizationPolicy_ALLOW
-	for i, rule := range spec.GetRules() {
-		if other := p.covering(in, rule, older, spec.GetAction(), spec.GetProvider().GetName()); other != nil {
-			p.warn(c, at.at(i), "has no effect: %s takes all that it takes, with the same action", other.Meta.Key)
-		}
-		if !allows {
-			continue
-		}
-		if other := p.covering(in, rule, p.authorization, security.AuthorizationPolicy_DENY, ""); other != nil {
-			p.warn(c, at.at(i), "allows nothing: %s denies all that it takes", other.Meta.Key)
-		}
-		if isEverything(rule) {
-			p.opens(c, at.at(i), in)
-		}
-	}
-}
-
-// opens warns of a rule that allows everything beside policies that allow some requests only.
-func (p *policies) opens(c *Config, at *path, in scope) {
-	for _, other := range p.authorization {
-		spec := other.Spec.(*security.AuthorizationPolicy)
-		if other == c || hasTargets(spec) || spec.GetAction() != security.AuthorizationPolicy_ALLOW || slices.ContainsFunc(spec.GetRules(), isEverything) {
-			continue
-		}
-		if in.overlaps(p.scopeOf(other, spec.GetSelector().GetMatchLabels())) {
-			p.warn(c, at, "allows every request, and so opens what %s closes", other.Meta.Key)
-			return
-		}
-	}
-}
-
-// covering returns a policy with an action that takes all requests of a rule, for all workloads of a scope; nil for none.
-func (p *policies) covering(in scope, rule *security.Rule, among []*Config, action security.AuthorizationPolicy_Action, provider string) *Config {
-	for _, other := range among {
-		spec := other.Spec.(*security.AuthorizationPolicy)
-		if spec.GetAction() != action || spec.GetProvider().GetName() != provider || other.Annotations[DryRun] == "true" ||
-			hasTargets(spec) || !p.scopeOf(other, spec.GetSelector().GetMatchLabels()).covers(in) {
-			continue
-		}
-		if slices.ContainsFunc(spec.GetRules(), func(wide *security.Rule) bool { return wide != rule && takesAllOf(wide, rule) }) {
-			return other
-		}
-	}
-	return nil
-}
-
-func isEverything(rule *security.Rule) bool {
-	return len(rule.GetFrom())+len(rule.GetTo())+len(rule.GetWhen()) == 0
-}
-
-// takesAllOf reports whether a rule takes every request that another one takes. It compares sources, operations and
-// conditions as a whole, so that false may be wrong, and true is not.
-func takesAllOf(wide, narrow *security.Rule) bool {
-	return among(wide.GetFrom(), narrow.GetFrom()) && among(wide.GetTo(), narrow.GetTo()) &&
-		!slices.ContainsFunc(wide.GetWhen(), func(c *security.Condition) bool {
-			return !slices.ContainsFunc(narrow.GetWhen(), func(o *security.Condition) bool { return proto.Equal(c, o) })
-		})
-}
-
-// among reports whether all alternatives of a narrow list are in a wide one; an empty list stands for anything.
-func among[M proto.Message](wide, narrow []M) bool {
-	if len(wide) == 0 {
-		return true
-	}
-	return len(narrow) > 0 && !slices.ContainsFunc(narrow, func(m M) bool {
-		return !slices.ContainsFunc(wide, func(o M) bool { return proto.Equal(m, o) })
-	})
 }
 
 // asksForTokens warns of a RequestAuthentication without a policy that asks for a token: requests without one pass.

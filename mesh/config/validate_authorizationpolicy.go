@@ -2,7 +2,6 @@ package config
 
 import (
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,27 +72,9 @@ func (k *checker) authorizationRule(at *path, rule *security.Rule, action securi
 	for i, when := range rule.GetWhen() {
 		k.condition(at.field("when").at(i), when, custom)
 	}
-	if action == security.AuthorizationPolicy_DENY && onlyHTTP(rule) {
-		k.warnf(at, "says nothing of ports or of the client's address or identity: on ports that are not HTTP it denies every connection; name the ports")
+	if action == security.AuthorizationPolicy_DENY {
+		k.deniedConnections(at, rule)
 	}
-}
-
-// onlyHTTP reports whether a rule has nothing that is known of a connection that is not HTTP.
-func onlyHTTP(rule *security.Rule) bool {
-	if len(rule.GetFrom())+len(rule.GetTo()) == 0 {
-		return false
-	}
-	tcpFrom, tcpTo := false, false
-	for _, from := range rule.GetFrom() {
-		s := from.GetSource()
-		tcpFrom = tcpFrom || len(s.GetPrincipals())+len(s.GetNotPrincipals())+len(s.GetIpBlocks())+len(s.GetNotIpBlocks())+
-			len(s.GetNamespaces())+len(s.GetNotNamespaces())+len(s.GetRemoteIpBlocks())+len(s.GetNotRemoteIpBlocks())+
-			len(s.GetServiceAccounts())+len(s.GetNotServiceAccounts())+len(s.GetTrustDomains())+len(s.GetNotTrustDomains()) > 0
-	}
-	for _, to := range rule.GetTo() {
-		tcpTo = tcpTo || len(to.GetOperation().GetPorts())+len(to.GetOperation().GetNotPorts()) > 0
-	}
-	return len(rule.GetTo()) == 0 && !tcpFrom || len(rule.GetTo()) > 0 && !tcpTo
 }
 
 // valueList is a list of values of a field.
@@ -117,6 +98,11 @@ func (k *checker) source(at *path, s *security.Source, custom bool) {
 		{"remoteIpBlocks", s.GetRemoteIpBlocks(), false, (*checker).ipBlocks}, {"notRemoteIpBlocks", s.GetNotRemoteIpBlocks(), false, (*checker).ipBlocks},
 	}
 	k.valueLists(at, lists, custom)
+	for _, list := range lists {
+		if patterns[list.field] {
+			k.patternLengths(at.field(list.field), list.values)
+		}
+	}
 	accounts := len(s.GetServiceAccounts()) + len(s.GetNotServiceAccounts())
 	if accounts > 0 && len(s.GetPrincipals())+len(s.GetNotPrincipals())+len(s.GetNamespaces())+len(s.GetNotNamespaces()) > 0 {
 		k.errorf(at.field("serviceAccounts"), "cannot be beside namespaces or principals, which say the same")
@@ -134,7 +120,7 @@ func (k *checker) operation(at *path, o *security.Operation) {
 		{"hosts", o.GetHosts(), false, nil}, {"notHosts", o.GetNotHosts(), false, nil},
 		{"ports", o.GetPorts(), false, (*checker).portTexts}, {"notPorts", o.GetNotPorts(), false, (*checker).portTexts},
 		{"methods", o.GetMethods(), false, (*checker).methods}, {"notMethods", o.GetNotMethods(), false, (*checker).methods},
-		{"paths", o.GetPaths(), false, (*checker).pathTemplates}, {"notPaths", o.GetNotPaths(), false, (*checker).pathTemplates},
+		{"paths", o.GetPaths(), false, (*checker).paths}, {"notPaths", o.GetNotPaths(), false, (*checker).paths},
 	}, false)
 }
 
@@ -148,6 +134,9 @@ func (k *checker) valueLists(at *path, lists []valueList, custom bool) {
 			k.errorf(at, "is not supported with the action CUSTOM: who the client is, is not known when the provider is asked")
 		}
 		k.noneEmpty(at, list.values)
+		if wildcardAtAnEnd[list.field] {
+			k.literalStars(at, list.values)
+		}
 		if list.check != nil {
 			list.check(k, at, list.values)
 		}
@@ -173,6 +162,8 @@ func (k *checker) ipBlocks(at *path, values []string) {
 		}
 		if _, err := netip.ParsePrefix(value); err != nil && !isIP(value) {
 			k.errorf(at.at(i), "%.100q is no IP address and no prefix, such as 10.0.0.0/8", value)
+		} else if _, zone, found := strings.Cut(value, "%"); found {
+			k.warnf(at.at(i), "%.100q: Envoy does not compare zones: the address is taken on every interface, and not only on %.50q", value, zone)
 		}
 	}
 }
@@ -222,6 +213,7 @@ func (k *checker) serviceAccounts(at *path, values []string) {
 
 // trustDomains checks trust domains, which may begin or end with a wildcard.
 func (k *checker) trustDomains(at *path, values []string) {
+	k.patternLengths(at, values)
 	for i, value := range values {
 		if strings.Contains(value, "/") {
 			k.errorf(at.at(i), "%.100q is no trust domain: it has a slash", value)
@@ -235,44 +227,6 @@ func (k *checker) wildcards(at *path, values []string) {
 	for i, value := range values {
 		if n := strings.Count(value, "*"); n > 1 || n == 1 && value[0] != '*' && value[len(value)-1] != '*' {
 			k.errorf(at.at(i), "%.100q: one wildcard is allowed, at the beginning or at the end", value)
-		}
-	}
-}
-
-// Parts of the template of a path.
-const (
-	oneSegment  = "{*}"
-	allSegments = "{**}"
-)
-
-// IsPathTemplate reports whether a path of a policy is a template: {*} stands for one segment, and {**} for any number.
-func IsPathTemplate(text string) bool {
-	return strings.Contains(text, oneSegment) || strings.Contains(text, allSegments)
-}
-
-// segmentText is what a segment of a template may have (RFC 3986, appendix A, pchar).
-var segmentText = regexp.MustCompile(`^[a-zA-Z0-9-._~%!$&'()+,;:@=]+$`)
-
-// pathTemplates checks paths.
-func (k *checker) pathTemplates(at *path, values []string) {
-	for i, value := range values {
-		all := false
-		for segment := range strings.SplitSeq(strings.Trim(value, "/"), "/") {
-			switch {
-			case segment == oneSegment || segment == allSegments:
-				if all {
-					k.errorf(at.at(i), "%.200q: {**} must be the last template of a path", value)
-				}
-				all = all || segment == allSegments
-				continue
-			case strings.ContainsAny(segment, "{}"):
-				k.errorf(at.at(i), "%.200q: a segment is {*}, {**} or a text without braces", value)
-			case IsPathTemplate(value) && !segmentText.MatchString(segment):
-				k.errorf(at.at(i), "%.200q: the segment %.100q of a template cannot be in a path", value, segment)
-			}
-		}
-		if value != "" && value[0] != '/' && value[0] != '*' && !IsPathTemplate(value) {
-			k.warnf(at.at(i), "%.200q matches no request: paths begin with a slash", value)
 		}
 	}
 }

@@ -2,12 +2,16 @@ package config
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/go-jose/go-jose/v4"
 	security "istio.io/api/security/v1beta1"
+
+	"github.com/holdfast-xds/holdfast/mesh/jwks"
 )
 
 // validateRequestAuthentication checks a RequestAuthentication.
@@ -30,12 +34,16 @@ func (k *checker) jwtRule(at *path, rule *security.JWTRule) {
 		k.noneEmpty(at.field(list.field), list.values)
 	}
 	k.keySource(at, rule)
+	froms := at.field("fromHeaders")
 	for i, header := range rule.GetFromHeaders() {
-		at := at.field("fromHeaders").at(i).field("name")
+		at := froms.at(i).field("name")
 		if header.GetName() == "" {
 			k.errorf(at, "it is missing")
 		} else {
 			k.report(at, header.GetName(), headerNameProblem(header.GetName()))
+		}
+		if strings.ContainsAny(header.GetPrefix(), "\x00\r\n") {
+			k.errorf(froms.at(i).field("prefix"), "%.100q has a character that no header has: Envoy rejects the listener", header.GetPrefix())
 		}
 	}
 	for i, claim := range rule.GetOutputClaimToHeaders() {
@@ -87,12 +95,61 @@ func (k *checker) keySource(at *path, rule *security.JWTRule) {
 		k.errorf(keys, "is no set of keys (JWKS): %v", err)
 		return
 	}
-	if len(set.Keys) == 0 {
-		k.warnf(keys, "has no key that is known: no token is accepted")
+	if why := keyNamesProblem(rule.GetJwks()); why != "" {
+		k.errorf(keys, "is no set of keys (JWKS): %s", why)
+		return
+	}
+	if !jwks.IsUsable([]byte(rule.GetJwks())) {
+		k.warnf(keys, "has no key with which tokens can be verified: no token is accepted")
 	}
 	for i, key := range set.Keys {
 		if !key.IsPublic() {
 			k.warnf(keys, "key %d is private, and is sent to proxies: whoever reads the document can make tokens; write the public key", i)
 		}
 	}
+}
+
+// keyNamesProblem returns why Envoy does not find the keys in a JSON object; "" if it does. Unlike Go it compares names
+// with their case, and rejects an object that has a name twice.
+func keyNamesProblem(text string) string {
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &object); err != nil {
+		return err.Error()
+	}
+	if name := nameTwice(json.NewDecoder(strings.NewReader(text))); name != "" {
+		return fmt.Sprintf("the name %.100q is there twice", name)
+	}
+	if object["keys"] != nil {
+		return ""
+	}
+	for name := range object {
+		if strings.EqualFold(name, "keys") {
+			return fmt.Sprintf("%q must be written keys", name)
+		}
+	}
+	return "it has no keys"
+}
+
+// nameTwice reads a valid value, and returns a name that an object in it has twice; "" for none.
+func nameTwice(decoder *json.Decoder) string {
+	token, err := decoder.Token()
+	if err != nil || token != json.Delim('{') && token != json.Delim('[') {
+		return ""
+	}
+	seen := make(map[string]bool)
+	for decoder.More() {
+		if token == json.Delim('{') {
+			text, _ := decoder.Token()
+			name, _ := text.(string)
+			if seen[name] {
+				return name
+			}
+			seen[name] = true
+		}
+		if name := nameTwice(decoder); name != "" {
+			return name
+		}
+	}
+	_, _ = decoder.Token() // the end of the object or the array
+	return ""
 }

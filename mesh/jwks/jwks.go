@@ -123,18 +123,12 @@ func (c *Client) redirect(next *http.Request, before []*http.Request) error {
 // Parse returns the public keys of a set with which tokens may be signed. Elements that are something else are ignored (RFC
 // 7517, section 5).
 func Parse(text []byte) ([]jose.JSONWebKey, error) {
-	var set struct {
-		Keys []json.RawMessage `json:"keys"`
-	}
-	if err := json.Unmarshal(text, &set); err != nil {
-		return nil, fmt.Errorf("want a set of keys (JWKS): %w", err)
+	elements, err := elementsOf(text)
+	if err != nil {
+		return nil, err
 	}
 	var keys []jose.JSONWebKey
-	for _, text := range set.Keys {
-		var key jose.JSONWebKey
-		if key.UnmarshalJSON(text) != nil {
-			continue
-		}
+	for _, key := range elements {
 		public := key.Public() // a symmetric key has none
 		if public.Valid() && CanVerify(public.Key) && fits(&public) {
 			keys = append(keys, public)
@@ -142,6 +136,35 @@ func Parse(text []byte) ([]jose.JSONWebKey, error) {
 	}
 	if len(keys) == 0 {
 		return nil, ErrNoKeys
+	}
+	return keys, nil
+}
+
+// IsUsable reports whether Envoy finds a key in a set, which may be a symmetric one: otherwise it rejects the listener.
+func IsUsable(text []byte) bool {
+	if _, err := Parse(text); err == nil {
+		return true
+	}
+	elements, _ := elementsOf(text)
+	return slices.ContainsFunc(elements, func(key jose.JSONWebKey) bool {
+		secret, ok := key.Key.([]byte)
+		return ok && len(secret) > 0 && slices.Contains([]string{"", "HS256", "HS384", "HS512"}, key.Algorithm)
+	})
+}
+
+// elementsOf returns the keys of a set that can be read.
+func elementsOf(text []byte) (keys []jose.JSONWebKey, err error) {
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := json.Unmarshal(text, &set); err != nil {
+		return nil, fmt.Errorf("want a set of keys (JWKS): %w", err)
+	}
+	for _, text := range set.Keys {
+		var key jose.JSONWebKey
+		if key.UnmarshalJSON(text) == nil {
+			keys = append(keys, key)
+		}
 	}
 	return keys, nil
 }

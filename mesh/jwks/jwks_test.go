@@ -265,6 +265,17 @@ func TestOnlyKeysThatEnvoyVerifiesWithArePassedOn(t *testing.T) {
 	}
 }
 
+func TestWhetherEnvoyFindsAKey(t *testing.T) {
+	for text, want := range map[string]bool{
+		oneKey: true, `{"keys":[]}`: false, `{}`: false, "x": false, `{"keys":[{},{"kty":"oct","k":"AAAA"}]}`: true,
+		`{"keys":[{"kty":"oct","k":"AAAA","alg":"RS256"}]}`: false, strings.Replace(oneKey, `"crv"`, `"use":"enc","crv"`, 1): false,
+	} {
+		if got := IsUsable([]byte(text)); got != want {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+}
+
 func TestIssuersThatDoNotAnswerDelayTheirOwnNamespaceAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{answers: map[string]string{"http://good/keys": oneKey}, slow: "http://slow/"}

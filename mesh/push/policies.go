@@ -153,7 +153,10 @@ func indexTokens(list []*config.Config, root string, keys KeyReader, before *pol
 		}
 		var rules []TokenRule
 		for _, rule := range spec.GetJwtRules() {
-			r := TokenRule{JWTRule: rule, Origin: c.Meta.Key, Keys: rule.GetJwks()}
+			r := TokenRule{JWTRule: rule, Origin: c.Meta.Key}
+			if jwks.IsUsable([]byte(rule.GetJwks())) {
+				r.Keys = rule.GetJwks()
+			}
 			if from, elsewhere := KeySourceOf(rule); elsewhere && keys != nil {
 				r.Keys, r.ByProxy = keys.Keys(from), keys.ProxiesFetchKeys()
 			}

@@ -71,6 +71,10 @@ const (
 	connections scope = iota // of connections that are not HTTP
 	requests                 // of requests, but for what only Envoy knows of them
 	everything               // tokens, templates of paths and metadata of other filters, too
+	// nowhere is what Envoy may not be told: it would end, or reject the listener and so keep the policies of before.
+	// Validation refuses such values. They are here again because a control plane must not end its proxies if validation
+	// misses one: a rule that allows is left out, and another one takes more.
+	nowhere
 )
 
 // knows reports whether an attribute that needs a scope is known.
@@ -120,13 +124,48 @@ func (t *translation) act(to *terms, values, not []string, needs scope, match fu
 	}
 }
 
+// patternScope returns what values need of which Envoy gets regular expressions.
+func patternScope(values, not []string) scope {
+	tooLong := func(value string) bool { return len(value) > config.MaxPattern }
+	if slices.ContainsFunc(values, tooLong) || slices.ContainsFunc(not, tooLong) {
+		return nowhere
+	}
+	return connections
+}
+
+// pathScope returns what paths need.
+func pathScope(paths []string) scope {
+	needs := requests
+	for _, path := range paths {
+		switch {
+		case !config.IsPathTemplate(path):
+		case config.PathTemplateProblem(path) != "":
+			return nowhere
+		default:
+			needs = everything
+		}
+	}
+	return needs
+}
+
+// headerScope returns what a header needs.
+func headerScope(name string) scope {
+	switch {
+	case !config.IsHeaderForEnvoy(name):
+		return nowhere
+	case reserved(name):
+		return everything
+	}
+	return requests
+}
+
 // source adds from whom a request must be.
 func (t *translation) source(to *terms, s *security.Source) {
-	t.client(to, s.GetPrincipals(), s.GetNotPrincipals(), connections, t.principal)
+	t.client(to, s.GetPrincipals(), s.GetNotPrincipals(), patternScope(s.GetPrincipals(), s.GetNotPrincipals()), t.principal)
 	t.client(to, s.GetRequestPrincipals(), s.GetNotRequestPrincipals(), everything, requestPrincipal)
 	t.client(to, s.GetServiceAccounts(), s.GetNotServiceAccounts(), connections, t.serviceAccount)
-	t.client(to, s.GetTrustDomains(), s.GetNotTrustDomains(), connections, t.trustDomain)
-	t.client(to, s.GetNamespaces(), s.GetNotNamespaces(), connections, namespace)
+	t.client(to, s.GetTrustDomains(), s.GetNotTrustDomains(), patternScope(s.GetTrustDomains(), s.GetNotTrustDomains()), t.trustDomain)
+	t.client(to, s.GetNamespaces(), s.GetNotNamespaces(), patternScope(s.GetNamespaces(), s.GetNotNamespaces()), namespace)
 	t.client(to, s.GetRemoteIpBlocks(), s.GetNotRemoteIpBlocks(), connections, remoteIP)
 	t.client(to, s.GetIpBlocks(), s.GetNotIpBlocks(), connections, sourceIP)
 }
@@ -135,8 +174,7 @@ func (t *translation) source(to *terms, s *security.Source) {
 func (t *translation) operation(to *terms, o *security.Operation) {
 	t.act(to, o.GetHosts(), o.GetNotHosts(), requests, host)
 	t.act(to, o.GetMethods(), o.GetNotMethods(), requests, method)
-	templates := slices.ContainsFunc(slices.Concat(o.GetPaths(), o.GetNotPaths()), config.IsPathTemplate)
-	t.act(to, o.GetPaths(), o.GetNotPaths(), unless(templates, requests), path)
+	t.act(to, o.GetPaths(), o.GetNotPaths(), pathScope(slices.Concat(o.GetPaths(), o.GetNotPaths())), path)
 	t.act(to, o.GetPorts(), o.GetNotPorts(), connections, port)
 }
 
@@ -150,13 +188,13 @@ func (t *translation) condition(who, what *terms, c *security.Condition) {
 	case config.AttributeRemoteIP:
 		t.client(who, values, not, connections, remoteIP)
 	case config.AttributeNamespace:
-		t.client(who, values, not, connections, namespace)
+		t.client(who, values, not, patternScope(values, not), namespace)
 	case config.AttributeServiceAccount:
 		t.client(who, values, not, connections, t.serviceAccount)
 	case config.AttributeTrustDomain:
-		t.client(who, values, not, connections, t.trustDomain)
+		t.client(who, values, not, patternScope(values, not), t.trustDomain)
 	case config.AttributePrincipal:
-		t.client(who, values, not, connections, t.principal)
+		t.client(who, values, not, patternScope(values, not), t.principal)
 	case config.AttributeAuthPrincipal:
 		t.client(who, values, not, everything, requestPrincipal)
 	case config.AttributeAudiences:
@@ -167,7 +205,7 @@ func (t *translation) condition(who, what *terms, c *security.Condition) {
 		t.client(who, values, not, everything, claim(config.ClaimPath(key[bracket:])))
 	case config.AttributeHeader:
 		name := strings.TrimSuffix(strings.TrimPrefix(key[bracket:], "["), "]")
-		t.client(who, values, not, unless(reserved(name), requests), func(value string) []*rbacv3.Principal {
+		t.client(who, values, not, headerScope(name), func(value string) []*rbacv3.Principal {
 			return []*rbacv3.Principal{{Identifier: &rbacv3.Principal_Header{Header: headerMatch(name, value, false)}}}
 		})
 	case config.AttributeDestinationIP:
@@ -175,34 +213,27 @@ func (t *translation) condition(who, what *terms, c *security.Condition) {
 	case config.AttributePort:
 		t.act(what, values, not, connections, port)
 	case config.AttributeSNI:
-		t.act(what, values, not, connections, serverName)
+		t.act(what, values, not, t.envoyScope(), serverName)
 	default: // validation leaves metadata only
 		filter := strings.TrimPrefix(key[:bracket], "experimental.")
 		name := strings.TrimSuffix(strings.TrimPrefix(key[bracket:], "["), "]")
-		t.act(what, values, not, metadataScope(t.known), func(value string) *rbacv3.Permission { return metadata(filter, name, value) })
+		t.act(what, values, not, t.envoyScope(), func(value string) *rbacv3.Permission { return metadata(filter, name, value) })
 	}
 }
 
-// unless returns a scope, or everything if something is set.
-func unless(is bool, s scope) scope {
-	if is {
+// envoyScope returns what metadata of other filters and the name that a client asked for in TLS need: Envoy knows them of
+// connections, too, and gRPC of nothing.
+func (t *translation) envoyScope() scope {
+	if t.known == requests {
 		return everything
 	}
-	return s
+	return connections
 }
 
-// metadataScope returns what metadata of other filters need: Envoy has them of connections, too.
-func metadataScope(known scope) scope {
-	if known == connections {
-		return connections
-	}
-	return everything
-}
-
-// reserved reports whether gRPC does not let rules be about a header (gRFC A41).
+// reserved reports whether gRPC does not let rules be about a header (gRFC A41), or does not show it to them: TE.
 func reserved(header string) bool {
 	header = strings.ToLower(header)
-	return strings.HasPrefix(header, "grpc-") || header == ":scheme"
+	return strings.HasPrefix(header, "grpc-") || header == ":scheme" || header == "te"
 }
 
 // authenticated returns that the certificate of the client has a name.
@@ -299,7 +330,7 @@ func method(value string) *rbacv3.Permission {
 // path matches a path without its query, or a template of one.
 func path(value string) *rbacv3.Permission {
 	if config.IsPathTemplate(value) {
-		template := strings.NewReplacer("{*}", "*", "{**}", "**").Replace(value)
+		template := config.EnvoyPathTemplate(value)
 		return &rbacv3.Permission{Rule: &rbacv3.Permission_UriTemplate{UriTemplate: &corev3.TypedExtensionConfig{
 			Name: "uri-template", TypedConfig: packed(&templatev3.UriTemplateMatchConfig{PathTemplate: template}),
 		}}}

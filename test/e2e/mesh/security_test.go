@@ -323,6 +323,7 @@ func TestAnIssuerThatAnswersAnythingHoldsNoPolicyUp(t *testing.T) {
 	for name := range answers {
 		rules = append(rules, fmt.Sprintf("{issuer: %s, jwksUri: %q}", name, issuer.URL+"/"+name))
 	}
+	rules = append(rules, `{issuer: inline, jwks: '{"keys":[]}'}`)
 	g := newGuarded(t, "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: tokens, namespace: shop}\nspec: {selector: {matchLabels: {app: web}}, jwtRules: ["+strings.Join(rules, ", ")+"]}\n")
 	g.answers(g.request(), "200 web")
 	g.write("deny", policy("deny", "action: DENY, rules: [{}]"))

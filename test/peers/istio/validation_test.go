@@ -213,7 +213,11 @@ func stringsFor(v string) []string {
 	case enumForm.MatchString(v):
 		return []string{"", "BOGUS", strings.ToLower(v)}
 	}
-	return []string{"", " ", "*", "*.*", "a b", "-a-", "(", "a..b", "A_B", "/", "x/y", "*/x", "1.2.3", "10.0.0.1", "10.0.0.0/33", "::1", "unix:///a", "unix://a", "\u0000", "ü", strings.Repeat("a", 300)}
+	more := []string{}
+	if strings.Contains(v, "{*}") { // a template of a path
+		more = []string{"{**}", "a/{*}", "//a/{*}", "/a/{*}//", "/a//{*}", "/a/{*}/", "/{**}/{*}", "/{*}/{**}/a"}
+	}
+	return append(more, "", " ", "*", "*.*", "a b", "-a-", "(", "a..b", "A_B", "/", "x/y", "*/x", "1.2.3", "10.0.0.1", "10.0.0.0/33", "::1", "unix:///a", "unix://a", "\u0000", "ü", strings.Repeat("a", 300))
 }
 
 // rejectedByHoldfast returns why holdfast-mesh validate rejects each document; "" if it does not.

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"google.golang.org/protobuf/reflect/protopath"
@@ -28,14 +27,14 @@ import (
 // that static clusters, static listeners and runtime layers have unique names. It reports every field that violates a rule,
 // and returns the types of the messages whose rules only Envoy knows.
 func Check(b *bootstrapv3.Bootstrap) (unknown []string, err error) {
-	broken := violations("", b.ValidateAll())
+	broken := envoytypes.Violations("", b.ValidateAll())
 	err = protorange.Options{Stable: true, Resolver: envoytypes.Resolver}.Range(b.ProtoReflect(), func(p protopath.Values) error {
 		if p.Index(-1).Step.Kind() != protopath.AnyExpandStep {
 			return nil
 		}
 		switch inside := p.Index(-1).Value.Message().Interface().(type) {
 		case message:
-			broken = append(broken, violations(fieldPath(p), inside.ValidateAll())...)
+			broken = append(broken, envoytypes.Violations(fieldPath(p), inside.ValidateAll())...)
 		case *dynamicpb.Message:
 			unknown = append(unknown, string(inside.Descriptor().FullName()))
 		}
@@ -145,45 +144,4 @@ func CheckWithEnvoy(ctx context.Context, binary string, text []byte, f Format, d
 
 // checkFields applies the field rules of Envoy's API to m, a message of that API, and reports every field that violates one by
 // its path in the file, such as static_resources.clusters[0].name. It does not look into messages inside an Any.
-func checkFields(m message) error { return errors.Join(violations("", m.ValidateAll())...) }
-
-// violations returns the errors of the generated validation with the paths of their fields. Those are lists
-// (AllErrors) of errors, each for one field; the cause of an error is again such a list or error if the field is a message.
-func violations(path string, err error) (all []error) {
-	switch err := err.(type) {
-	case nil:
-		return nil
-	case interface{ AllErrors() []error }:
-		for _, e := range err.AllErrors() {
-			all = append(all, violations(path, e)...)
-		}
-		return all
-	case interface {
-		Field() string
-		Reason() string
-		Cause() error
-	}:
-		path = strings.TrimPrefix(path+"."+protoName(err.Field()), ".")
-		if err.Cause() != nil {
-			return violations(path, err.Cause())
-		}
-		return []error{fmt.Errorf("%s: %s", path, err.Reason())}
-	}
-	return []error{fmt.Errorf("%s: %w", path, err)}
-}
-
-// protoName converts the name of a Go field, with an optional index, to the name of its proto field.
-func protoName(field string) string {
-	name, index, indexed := strings.Cut(field, "[")
-	var b strings.Builder
-	for i, r := range name {
-		if unicode.IsUpper(r) && i > 0 {
-			b.WriteByte('_')
-		}
-		b.WriteRune(unicode.ToLower(r))
-	}
-	if indexed {
-		b.WriteString("[" + index)
-	}
-	return b.String()
-}
+func checkFields(m message) error { return errors.Join(envoytypes.Violations("", m.ValidateAll())...) }

@@ -8,7 +8,6 @@ import (
 	"regexp/syntax"
 	"slices"
 	"strings"
-	"unicode"
 
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
@@ -22,13 +21,6 @@ import (
 
 // validated is a message with generated validation rules.
 type validated interface{ ValidateAll() error }
-
-// violation is the error of a generated rule about a field.
-type violation interface {
-	Field() string
-	Reason() string
-	Cause() error
-}
 
 // violations returns the fields that break a rule of Envoy's API, also in messages inside an Any. With
 // partial, fields that are not set break none.
@@ -46,7 +38,7 @@ func violations(m proto.Message, partial bool) (found []Problem) {
 		}
 		for _, v := range own(m) {
 			if !partial || isSet(m, v.Field()) {
-				found = append(found, Problem{joined(path, protoName(v.Field())), v.Reason()})
+				found = append(found, Problem{joined(path, envoytypes.ProtoName(v.Field())), v.Reason()})
 			}
 		}
 		for _, p := range inner(m.Interface()) {
@@ -86,7 +78,7 @@ func inner(m proto.Message) []Problem {
 }
 
 // own returns the rules that a message itself breaks, without those of the messages in it.
-func own(m protoreflect.Message) (found []violation) {
+func own(m protoreflect.Message) (found []envoytypes.Violation) {
 	checked, ok := m.Interface().(validated)
 	if !ok {
 		return nil
@@ -97,7 +89,7 @@ func own(m protoreflect.Message) (found []violation) {
 			for _, e := range many.AllErrors() {
 				all(e)
 			}
-		} else if v, ok := err.(violation); ok && v.Cause() == nil {
+		} else if v, ok := err.(envoytypes.Violation); ok && v.Cause() == nil {
 			found = append(found, v)
 		}
 	}
@@ -180,7 +172,11 @@ func fieldsOf(m proto.Message) iter.Seq[string] {
 func valid(m proto.Message) error {
 	if checked, ok := m.(validated); ok {
 		if err := checked.ValidateAll(); err != nil {
-			return errors.New(strings.Join(texts(err), "; "))
+			var texts []string
+			for _, violation := range envoytypes.Violations("", err) {
+				texts = append(texts, violation.Error())
+			}
+			return errors.New(strings.Join(texts, "; "))
 		}
 	}
 	return validInside(m.ProtoReflect())
@@ -203,48 +199,11 @@ func validInside(m protoreflect.Message) error {
 	return nil
 }
 
-// texts returns the errors of a generated validation, each with the field that it is about.
-func texts(err error) (all []string) {
-	if many, ok := err.(interface{ AllErrors() []error }); ok {
-		for _, e := range many.AllErrors() {
-			all = append(all, texts(e)...)
-		}
-		return all
-	}
-	v, ok := err.(violation)
-	if !ok {
-		return []string{err.Error()}
-	}
-	if v.Cause() == nil {
-		return []string{protoName(v.Field()) + ": " + v.Reason()}
-	}
-	for _, text := range texts(v.Cause()) {
-		all = append(all, protoName(v.Field())+"."+text)
-	}
-	return all
-}
-
 func joined(path, step string) string {
 	if path == "" {
 		return step
 	}
 	return path + "." + step
-}
-
-// protoName returns the proto name of a field by that of its Go type, with an index if it has one.
-func protoName(field string) string {
-	name, index, indexed := strings.Cut(field, "[")
-	var b strings.Builder
-	for i, r := range name {
-		if unicode.IsUpper(r) && i > 0 {
-			b.WriteByte('_')
-		}
-		b.WriteRune(unicode.ToLower(r))
-	}
-	if indexed {
-		b.WriteString("[" + index)
-	}
-	return b.String()
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

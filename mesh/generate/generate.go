@@ -9,6 +9,7 @@ package generate
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -113,11 +114,4 @@ func truth(b bool) *wrapperspb.BoolValue           { return wrapperspb.Bool(b) }
 func seconds(d time.Duration) *durationpb.Duration { return durationpb.New(d) }
 
 // sortedKeys returns the keys of a map in order.
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
-}
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
-	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh/envoyfilter"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 )
@@ -50,29 +49,13 @@ func outboundContext(v *proxy.View) envoyfilter.Context {
 	return networking.EnvoyFilter_GATEWAY
 }
 
-// set returns the resources of a type.
-func (s *sink) set(typeURL string) Set {
-	switch typeURL {
-	case xds.ClusterType:
-		return s.Clusters
-	case xds.ListenerType:
-		return s.Listeners
-	case xds.RouteType:
-		return s.Routes
-	case xds.ExtensionConfigType:
-		return s.Extensions
-	default:
-		return s.VirtualHosts
-	}
-}
-
 // add makes a resource of a message and adds it, patched. Patches may remove it.
 func (s *sink) add(typeURL, name string, m proto.Message) { s.addAs(typeURL, name, "", m) }
 
 // addAs is add, where EnvoyFilters may mean the resource by another name, too.
 func (s *sink) addAs(typeURL, name, also string, m proto.Message) {
 	if s.patches == nil {
-		s.set(typeURL).add(typeURL, name, m)
+		s.Of(typeURL).add(typeURL, name, m)
 		return
 	}
 	var failures []envoyfilter.Failure
@@ -102,7 +85,7 @@ func (s *sink) addAs(typeURL, name, also string, m proto.Message) {
 	if l, ok := patched.(*listenerv3.Listener); ok {
 		s.bind(l)
 	}
-	s.set(typeURL).add(typeURL, name, patched)
+	s.Of(typeURL).add(typeURL, name, patched)
 }
 
 // bind notes the addresses of a listener.
@@ -146,7 +129,7 @@ func (s *sink) addOwn(typeURL string, to envoyfilter.ApplyTo) {
 		reason := ""
 		l, ok := added.Message.(*listenerv3.Listener)
 		switch {
-		case s.set(typeURL)[added.Name] != nil:
+		case s.Of(typeURL)[added.Name] != nil:
 			reason = "there is another one of this name"
 		case ok && addressText(l.GetAddress()) != "" && s.bound[addressText(l.GetAddress())]:
 			reason = "another listener has this address"
@@ -158,6 +141,6 @@ func (s *sink) addOwn(typeURL string, to envoyfilter.ApplyTo) {
 		if ok {
 			s.bind(l)
 		}
-		s.set(typeURL).add(typeURL, added.Name, added.Message)
+		s.Of(typeURL).add(typeURL, added.Name, added.Message)
 	}
 }

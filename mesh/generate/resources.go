@@ -24,6 +24,22 @@ func newResources() *Resources {
 	return &Resources{Clusters: make(Set), Listeners: make(Set), Routes: make(Set), VirtualHosts: make(Set), Extensions: make(Set)}
 }
 
+// Of returns the resources of a type.
+func (r *Resources) Of(typeURL string) Set {
+	switch typeURL {
+	case xds.ClusterType:
+		return r.Clusters
+	case xds.ListenerType:
+		return r.Listeners
+	case xds.RouteType:
+		return r.Routes
+	case xds.ExtensionConfigType:
+		return r.Extensions
+	default:
+		return r.VirtualHosts
+	}
+}
+
 // Outbound returns what a proxy needs for connections that it opens: of a gateway everything. It is what
 // OutboundClusters, OutboundListeners and OutboundRoutes return together.
 func (g *Generator) Outbound(v *proxy.View) *Resources {

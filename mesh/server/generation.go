@@ -203,7 +203,7 @@ func (p *part) of(who *proxy.Proxy) resources {
 		}
 		p.latest = resources{}
 		for _, typeURL := range p.types {
-			p.latest[typeURL] = share(&table{Set: setOf(made, typeURL), failures: failuresOf(made.Failures, typeURL)}, before[typeURL], latest[typeURL])
+			p.latest[typeURL] = share(&table{Set: made.Of(typeURL), failures: failuresOf(made.Failures, typeURL)}, before[typeURL], latest[typeURL])
 		}
 		return p.latest
 	})
@@ -217,22 +217,6 @@ func (p *part) keep(who *proxy.Proxy) (resources, bool) {
 	p.before.mu.Lock()
 	defer p.before.mu.Unlock()
 	return p.classes.Adopt(who, &p.before.classes)
-}
-
-// setOf returns the resources of a type.
-func setOf(made *generate.Resources, typeURL string) generate.Set {
-	switch typeURL {
-	case xds.ClusterType:
-		return made.Clusters
-	case xds.ListenerType:
-		return made.Listeners
-	case xds.RouteType:
-		return made.Routes
-	case xds.ExtensionConfigType:
-		return made.Extensions
-	default:
-		return made.VirtualHosts
-	}
 }
 
 // share returns a table, or one of the others if it is equal. A resource that is equal to one of the

@@ -1,6 +1,7 @@
 package authz
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,7 +53,7 @@ func (p *Provider) http(filter, prefix string) *httpauthzv3.ExtAuthz {
 			Uri: "http://" + p.Host, HttpUpstreamType: &corev3.HttpUri_Cluster{Cluster: p.Cluster}, Timeout: timeoutOf(h.GetTimeout()),
 		},
 	}
-	for _, name := range sortedKeys(h.GetIncludeAdditionalHeadersInCheck()) {
+	for _, name := range slices.Sorted(maps.Keys(h.GetIncludeAdditionalHeadersInCheck())) {
 		if service.AuthorizationRequest == nil {
 			service.AuthorizationRequest = &httpauthzv3.AuthorizationRequest{}
 		}
@@ -138,13 +139,4 @@ func headers(names []string) *matcherv3.ListStringMatcher {
 		out.Patterns = append(out.Patterns, m)
 	}
 	return out
-}
-
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }

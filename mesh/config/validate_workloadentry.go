@@ -37,6 +37,11 @@ func (k *checker) workload(at *path, entry *networking.WorkloadEntry, host, unix
 	case hostProblem(address) != "":
 		k.errorf(at.field("address"), "%q is neither an IP address nor a host", address)
 	}
+	k.workloadFields(at, entry)
+}
+
+// workloadFields checks what a WorkloadEntry and the template of a WorkloadGroup have in common.
+func (k *checker) workloadFields(at *path, entry *networking.WorkloadEntry) {
 	for _, name := range sortedKeys(entry.GetPorts()) {
 		k.portName(at.field("ports").field(name), name)
 		k.port(at.field("ports").field(name), int64(entry.Ports[name]))

@@ -1,8 +1,6 @@
 package config
 
 import (
-	"strings"
-
 	networking "istio.io/api/networking/v1alpha3"
 	networkingv1beta1 "istio.io/api/networking/v1beta1"
 )
@@ -19,14 +17,7 @@ func validateWorkloadGroup(k *checker, spec *networking.WorkloadGroup) {
 	if template.GetAddress() != "" {
 		k.warnf(at.field("address"), "has no effect: the address is that of each workload that registers")
 	}
-	for _, name := range sortedKeys(template.GetPorts()) {
-		k.portName(at.field("ports").field(name), name)
-		k.port(at.field("ports").field(name), int64(template.Ports[name]))
-	}
-	k.labels(at.field("labels"), template.GetLabels())
-	if locality := template.GetLocality(); locality != "" && (strings.Contains(locality, "//") || strings.Count(locality, "/") > 2 || strings.HasPrefix(locality, "/")) {
-		k.warnf(at.field("locality"), "%q is no locality as in region/zone/subzone", locality)
-	}
+	k.workloadFields(at, template)
 	if spec.GetProbe() != nil {
 		k.probe(root.field("probe"), spec.GetProbe())
 	}

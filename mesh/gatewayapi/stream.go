@@ -92,16 +92,8 @@ func withinListener(hosts []string, of string) (out []string) {
 		return hosts
 	}
 	for _, host := range hosts {
-		narrow := host
-		switch {
-		case service.Hostname(host).SubsetOf(service.Hostname(of)):
-		case service.Hostname(of).SubsetOf(service.Hostname(host)):
-			narrow = of
-		default:
-			continue
-		}
-		if !slices.Contains(out, narrow) {
-			out = append(out, narrow)
+		if narrow, ok := service.Hostname(host).Narrower(service.Hostname(of)); ok && !slices.Contains(out, string(narrow)) {
+			out = append(out, string(narrow))
 		}
 	}
 	return out

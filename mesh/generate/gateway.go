@@ -284,15 +284,7 @@ func commonHosts(s gatewayServer, vs *push.VirtualService) (hosts []service.Host
 			if namespace != "*" && namespace != vs.Namespace {
 				continue
 			}
-			narrow := host
-			switch {
-			case host.SubsetOf(of):
-			case of.SubsetOf(host):
-				narrow = of
-			default:
-				continue
-			}
-			if !slices.Contains(hosts, narrow) {
+			if narrow, ok := host.Narrower(of); ok && !slices.Contains(hosts, narrow) {
 				hosts = append(hosts, narrow)
 			}
 		}

@@ -98,11 +98,10 @@ func (e *Explanation) add(kind, name, document, format string, args ...any) {
 
 // Explain follows a request through the resources of a proxy.
 func Explain(r Resources, req Request) *Explanation {
-	req.Port, req.Path, req.Method = cmp.Or(req.Port, 80), cmp.Or(req.Path, "/"), cmp.Or(req.Method, "GET")
-	x := &explainer{Resources: r, Request: req, Explanation: &Explanation{}}
+	x := newExplainer(r, req)
 	l := x.listener()
 	if l == nil {
-		x.Outcome = fmt.Sprintf("the proxy has no listener for port %d: the connection does not reach it, or is passed through", req.Port)
+		x.Outcome = fmt.Sprintf("the proxy has no listener for port %d: the connection does not reach it, or is passed through", x.Port)
 		return x.Explanation
 	}
 	x.add("listener", l.GetName(), document(l.GetMetadata()), "%s", l.GetTrafficDirection())
@@ -129,6 +128,12 @@ type explainer struct {
 	// it does not pass in any case.
 	depends string
 	denied  bool
+}
+
+// newExplainer returns an explainer of a request, whose port, path and method may be left out.
+func newExplainer(r Resources, req Request) *explainer {
+	req.Port, req.Path, req.Method = cmp.Or(req.Port, 80), cmp.Or(req.Path, "/"), cmp.Or(req.Method, "GET")
+	return &explainer{Resources: r, Request: req, Explanation: &Explanation{}}
 }
 
 // chain follows a connection through a filter chain. It reports whether the chain does something with it.

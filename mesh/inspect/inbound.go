@@ -15,11 +15,10 @@ import (
 
 // ExplainInbound follows a request that comes to the proxy of a workload, at a port of the workload.
 func ExplainInbound(r Resources, req Request) *Explanation {
-	req.Port, req.Path, req.Method = cmp.Or(req.Port, 80), cmp.Or(req.Path, "/"), cmp.Or(req.Method, "GET")
-	x := &explainer{Resources: r, Request: req, Explanation: &Explanation{}}
+	x := newExplainer(r, req)
 	l := x.inboundListener()
 	if l == nil {
-		x.Outcome = fmt.Sprintf("the proxy has no listener for connections to port %d of its workload: they do not come through it", req.Port)
+		x.Outcome = fmt.Sprintf("the proxy has no listener for connections to port %d of its workload: they do not come through it", x.Port)
 		return x.Explanation
 	}
 	x.add("listener", l.GetName(), document(l.GetMetadata()), "%s", l.GetTrafficDirection())

@@ -31,6 +31,12 @@ func (s *Snapshot) Credential(v *proxy.View, name string) *config.Credential {
 	if c == nil && onlyCA {
 		c = s.credentials[config.Key{Kind: config.Secret, Namespace: namespace, Name: stripped}]
 	}
+	return partOf(c, onlyCA)
+}
+
+// partOf returns the part of a credential that is asked for: the certificates of authorities, or the certificate and its key;
+// nil of none.
+func partOf(c *config.Credential, onlyCA bool) *config.Credential {
 	switch {
 	case c == nil:
 		return nil

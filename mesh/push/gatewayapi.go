@@ -225,12 +225,5 @@ func (s *Snapshot) gatewayCredential(v *proxy.View, name string) *config.Credent
 		return &config.Credential{CA: []byte(roots)}
 	}
 	namespace, secret, _ := strings.Cut(strings.TrimPrefix(base, gatewayapi.SecretPrefix), "/")
-	c := s.credentials[config.Key{Kind: config.Secret, Namespace: namespace, Name: secret}]
-	switch {
-	case c == nil:
-		return nil
-	case onlyCA:
-		return &config.Credential{CA: c.CA, CRL: c.CRL}
-	}
-	return &config.Credential{Certificate: c.Certificate, Key: c.Key, Staple: c.Staple}
+	return partOf(s.credentials[config.Key{Kind: config.Secret, Namespace: namespace, Name: secret}], onlyCA)
 }

@@ -26,6 +26,17 @@ func (h Hostname) IsWildcard() bool { return len(h) > 0 && h[0] == '*' }
 // Matches reports whether two names have a host in common.
 func (h Hostname) Matches(o Hostname) bool { return h.SubsetOf(o) || o.SubsetOf(h) }
 
+// Narrower returns that of two hostnames which is a subset of the other; ok is false if neither is.
+func (h Hostname) Narrower(o Hostname) (narrow Hostname, ok bool) {
+	switch {
+	case h.SubsetOf(o):
+		return h, true
+	case o.SubsetOf(h):
+		return o, true
+	}
+	return "", false
+}
+
 // SubsetOf reports whether every host of h is one of o.
 func (h Hostname) SubsetOf(o Hostname) bool {
 	if !o.IsWildcard() {

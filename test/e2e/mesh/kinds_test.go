@@ -112,30 +112,7 @@ spec: {mtls: {mode: %s}}
 `, mode))
 	}
 	authenticate("STRICT")
-	w.write("service", fmt.Sprintf(`apiVersion: networking.istio.io/v1
-kind: ServiceEntry
-metadata: {name: web, namespace: shop}
-spec:
-  hosts: [web.internal]
-  location: MESH_INTERNAL
-  resolution: STATIC
-  ports: [{number: %d, name: http, protocol: HTTP}]
-  endpoints:
-  - {address: 127.0.0.1, ports: {http: %d}, serviceAccount: web, labels: {app: web, security.istio.io/tlsMode: istio}}
----
-apiVersion: networking.istio.io/v1
-kind: Sidecar
-metadata: {name: web, namespace: shop}
-spec:
-  workloadSelector: {labels: {app: web}}
-  ingress: [{port: {number: %[2]d, name: http, protocol: HTTP}, defaultEndpoint: "%[3]s"}]
-  egress: [{hosts: ["~/*"]}]
-`, w.port, inbound, w.v1.Addr))
-	w.startMesh()
-	for account, p := range map[string]*world{"web": server, "client": w} {
-		p.startAgentWith("--upstream", w.xds, "--upstream-plaintext", "--ca", "dev:"+w.path("ca"), "--identity", "spiffe://cluster.local/ns/shop/sa/"+account)
-		p.startEnvoy()
-	}
+	w.startServed(server, inbound, w.v1.Addr)
 	w.answers(w.request(), "200 v1")
 	handshakes := fmt.Sprintf(`listener\.127\.0\.0\.1_%d\.ssl\.handshake`, inbound)
 	if server.value(handshakes) == 0 {

@@ -53,30 +53,7 @@ func newGuarded(t *testing.T, policies string) *guarded {
 	w.remove("rule")
 	w.remove("route")
 	w.write("policies", policies)
-	w.write("service", fmt.Sprintf(`apiVersion: networking.istio.io/v1
-kind: ServiceEntry
-metadata: {name: web, namespace: shop}
-spec:
-  hosts: [web.internal]
-  location: MESH_INTERNAL
-  resolution: STATIC
-  ports: [{number: %d, name: http, protocol: HTTP}]
-  endpoints:
-  - {address: 127.0.0.1, ports: {http: %d}, serviceAccount: web, labels: {app: web, security.istio.io/tlsMode: istio}}
----
-apiVersion: networking.istio.io/v1
-kind: Sidecar
-metadata: {name: web, namespace: shop}
-spec:
-  workloadSelector: {labels: {app: web}}
-  ingress: [{port: {number: %[2]d, name: http, protocol: HTTP}, defaultEndpoint: "%[3]s"}]
-  egress: [{hosts: ["~/*"]}]
-`, w.port, g.inbound, strings.TrimPrefix(workload.URL, "http://")))
-	w.startMesh()
-	for account, p := range map[string]*world{"web": g.server, "client": w} {
-		p.startAgentWith("--upstream", w.xds, "--upstream-plaintext", "--ca", "dev:"+w.path("ca"), "--identity", "spiffe://cluster.local/ns/shop/sa/"+account)
-		p.startEnvoy()
-	}
+	w.startServed(g.server, g.inbound, strings.TrimPrefix(workload.URL, "http://"))
 	return g
 }
 

@@ -125,6 +125,36 @@ func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
 // own returns the path of a file of the proxy.
 func (w *world) own(name string) string { return filepath.Join(w.of.dir, name) }
 
+// startServed starts holdfast-mesh, and the client and a server of the service web.internal behind sidecars with
+// certificates: the server's takes connections at the port inbound, for a workload at an address.
+func (w *world) startServed(server *world, inbound int, workload string) {
+	w.Helper()
+	w.write("service", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: web, namespace: shop}
+spec:
+  hosts: [web.internal]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: %d, name: http, protocol: HTTP}]
+  endpoints:
+  - {address: 127.0.0.1, ports: {http: %d}, serviceAccount: web, labels: {app: web, security.istio.io/tlsMode: istio}}
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: web, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: web}}
+  ingress: [{port: {number: %[2]d, name: http, protocol: HTTP}, defaultEndpoint: "%[3]s"}]
+  egress: [{hosts: ["~/*"]}]
+`, w.port, inbound, workload))
+	w.startMesh()
+	for account, p := range map[string]*world{"web": server, "client": w} {
+		p.startAgentWith("--upstream", w.xds, "--upstream-plaintext", "--ca", "dev:"+w.path("ca"), "--identity", "spiffe://cluster.local/ns/shop/sa/"+account)
+		p.startEnvoy()
+	}
+}
+
 // beside returns the same world as another proxy sees it.
 func (w *world) beside(id, kind, labels string) *world {
 	w.Helper()

@@ -174,7 +174,7 @@ func elementsOf(text []byte) (keys []jose.JSONWebKey, err error) {
 func Format(keys []jose.JSONWebKey) (string, error) {
 	set := jose.JSONWebKeySet{Keys: make([]jose.JSONWebKey, 0, len(keys))}
 	for _, key := range keys {
-		set.Keys = append(set.Keys, jose.JSONWebKey{Key: key.Key, KeyID: strings.ToValidUTF8(key.KeyID, "\uFFFD"), Algorithm: key.Algorithm, Use: key.Use})
+		set.Keys = append(set.Keys, jose.JSONWebKey{Key: key.Key, KeyID: key.KeyID, Algorithm: key.Algorithm, Use: key.Use})
 	}
 	text, err := json.Marshal(set)
 	return string(text), err

@@ -192,7 +192,8 @@ func TestAChangeOfTheGatewayAPIChangesWhatItIsAbout(t *testing.T) {
 
 func TestPoliciesOfAGatewayApplyToItsProxies(t *testing.T) {
 	policy := func(namespace, name, target string) string {
-		return "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: " + name + ", namespace: " + namespace + "}\nspec: {" + target + "}\n"
+		return "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: " + name + ", namespace: " + namespace + "}\nspec: {" + target + "}\n" +
+			"---\napiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: " + name + ", namespace: " + namespace + "}\nspec: {" + target + ", accessLogging: [{providers: [{name: " + name + "}]}]}\n"
 	}
 	ref := func(kind, name string) string {
 		return "targetRefs: [{group: gateway.networking.k8s.io, kind: " + kind + ", name: " + name + "}]"
@@ -218,6 +219,13 @@ func TestPoliciesOfAGatewayApplyToItsProxies(t *testing.T) {
 			}
 			if !slices.Equal(got, tc.want) {
 				t.Errorf("policies %q, want %q", got, tc.want)
+			}
+			var telemetries []string
+			for _, spec := range snap.telemetry.of(proxy.NewView(tc.p)) {
+				telemetries = append(telemetries, spec.GetAccessLogging()[0].GetProviders()[0].GetName())
+			}
+			if !slices.Equal(telemetries, tc.want) {
+				t.Errorf("telemetries %q, want %q", telemetries, tc.want)
 			}
 		})
 	}

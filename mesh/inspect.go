@@ -48,12 +48,16 @@ const maxServers = 5
 
 // addServers explains what the proxies at the endpoints would do with a request of a proxy.
 func (e *Environment) addServers(explanation *inspect.Explanation, req inspect.Request, who *proxy.Proxy) {
+	served := e.server.Served("")
 	for _, ep := range explanation.Endpoints() {
 		address, err := netip.ParseAddr(ep.Address)
-		if err != nil || len(explanation.Servers) == maxServers {
+		if err != nil {
 			continue
 		}
-		for _, s := range e.server.Served("") {
+		if len(explanation.Servers) >= maxServers {
+			return
+		}
+		for _, s := range served {
 			if s.Proxy.Type != proxy.Sidecar || !slices.Contains(s.Proxy.IPs, address) || !inspect.TakesInbound(s, ep.Port) {
 				continue
 			}
@@ -170,7 +174,8 @@ func (e *Environment) Diff(ctx context.Context, node string, files map[string]st
 	snap := push.New(struct {
 		config.Reader
 		*service.Discovery
-	}{store, discovery}, e.cfg.Domain, nil, nil, true)
+		push.KeyReader
+	}{store, discovery, e.keyReader()}, e.cfg.Domain, nil, nil, true)
 	for _, s := range served {
 		would := server.WouldServe(snap, shards, discovery, s.Proxy)
 		out = append(out, ProxyDifference{s.Proxy.Node, inspect.Diff(s, would)})

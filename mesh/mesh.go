@@ -197,7 +197,7 @@ func (e *Environment) assemble() {
 	metrics := server.NewMetrics(e.metrics)
 	e.server = server.New(server.Config{
 		Reader: e.config, Discovery: e.discovery, Shards: shards, Domain: e.cfg.Domain,
-		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, Metrics: metrics, Keys: keyReader{e.keys, e.cfg.JWKSFetch == Proxy}, Registrar: e.registrar, Authn: e.authn, Log: e.cfg.Log,
+		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, Metrics: metrics, Keys: e.keyReader(), Registrar: e.registrar, Authn: e.authn, Log: e.cfg.Log,
 	})
 	for _, kind := range []config.Kind{
 		config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication,

@@ -34,6 +34,8 @@ type keyReader struct {
 // ProxiesFetchKeys reports whether proxies get the keys themselves if they are at a service of the mesh.
 func (r keyReader) ProxiesFetchKeys() bool { return r.proxies }
 
+func (e *Environment) keyReader() push.KeyReader { return keyReader{e.keys, e.cfg.JWKSFetch == Proxy} }
+
 // keyStore makes the store of the keys of issuers.
 func (e *Environment) keyStore() (*jwks.Store, error) {
 	switch e.cfg.JWKSFetch {

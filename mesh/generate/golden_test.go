@@ -29,6 +29,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 type mesh struct {
 	config.Reader
 	*service.Discovery
+	push.NoKeys
 	shards *service.Shards
 }
 
@@ -44,7 +45,7 @@ func loadAnd(t testing.TB, documents []byte, wait func(*config.Memory)) *mesh {
 	store := config.NewMemory()
 	shards := &service.Shards{}
 	options := service.Options{Shards: shards, OnService: func(service.ServiceEvent) {}, OnEndpoints: func(service.Key, service.Change) {}}
-	m := &mesh{store, service.NewDiscovery(shards, service.NewKubernetes(store, options), service.NewEntries(store, options)), shards}
+	m := &mesh{store, service.NewDiscovery(shards, service.NewKubernetes(store, options), service.NewEntries(store, options)), push.NoKeys{}, shards}
 	docs, broken := config.Read("config.yaml", documents)
 	if broken != nil {
 		t.Fatal(broken)

@@ -34,7 +34,7 @@ type TokenRule struct {
 	ByProxy bool
 }
 
-// KeyReader is a Source that has the keys of issuers.
+// KeyReader has the keys of issuers.
 type KeyReader interface {
 	// Keys returns keys as JWKS; "" for those that could not be had yet.
 	Keys(from jwks.Source) string
@@ -43,6 +43,18 @@ type KeyReader interface {
 	// ProxiesFetchKeys reports whether proxies get the keys themselves if they are at a service of the mesh.
 	ProxiesFetchKeys() bool
 }
+
+// NoKeys is a KeyReader that knows no keys.
+type NoKeys struct{}
+
+// Keys returns "".
+func (NoKeys) Keys(jwks.Source) string { return "" }
+
+// Pending returns false: nothing is asked for.
+func (NoKeys) Pending([]jwks.Source) bool { return false }
+
+// ProxiesFetchKeys returns false.
+func (NoKeys) ProxiesFetchKeys() bool { return false }
 
 // KeySourceOf returns where the keys of a rule are; ok is false if the rule has them itself.
 func KeySourceOf(rule *security.JWTRule) (from jwks.Source, ok bool) {
@@ -146,7 +158,7 @@ func indexTokens(list []*config.Config, root string, keys KeyReader, before *pol
 		if !ok {
 			continue
 		}
-		if before != nil && keys != nil && keys.Pending(slices.Collect(maps.Keys(KeySources([]*config.Config{c})))) {
+		if before != nil && keys.Pending(slices.Collect(maps.Keys(KeySources([]*config.Config{c})))) {
 			former := slices.DeleteFunc(slices.Clone(before.byNamespace[c.Namespace]), func(t targeted[[]TokenRule]) bool { return t.key != c.Meta.Key })
 			idx.byNamespace[c.Namespace] = append(idx.byNamespace[c.Namespace], former...)
 			continue
@@ -157,7 +169,7 @@ func indexTokens(list []*config.Config, root string, keys KeyReader, before *pol
 			if jwks.IsUsable([]byte(rule.GetJwks())) {
 				r.Keys = rule.GetJwks()
 			}
-			if from, elsewhere := KeySourceOf(rule); elsewhere && keys != nil {
+			if from, elsewhere := KeySourceOf(rule); elsewhere {
 				r.Keys, r.ByProxy = keys.Keys(from), keys.ProxiesFetchKeys()
 			}
 			rules = append(rules, r)

@@ -18,6 +18,7 @@ import (
 // returns must not be changed. Cluster is the id of the cluster of the Kubernetes Services, "" for none.
 type Source interface {
 	config.Reader
+	KeyReader
 	Services() []*service.Service
 	Cluster() string
 }
@@ -63,7 +64,6 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 		before, changed, servicesChanged = &Snapshot{}, nil, true
 	}
 	s := &Snapshot{Domain: domain, scopes: make(map[scopeKey]*Scope)}
-	keys, _ := src.(KeyReader)
 	is := func(kind config.Kind) bool { return changed == nil || changed[kind] }
 	s.Mesh = before.Mesh
 	s.clusterLocal = before.clusterLocal
@@ -128,7 +128,7 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	}
 	s.tokens = before.tokens
 	if is(config.RequestAuthentication) || mesh {
-		s.tokens = indexTokens(src.List(config.RequestAuthentication, ""), s.Mesh.GetRootNamespace(), keys, before.tokens)
+		s.tokens = indexTokens(src.List(config.RequestAuthentication, ""), s.Mesh.GetRootNamespace(), src, before.tokens)
 	}
 	s.telemetry = before.telemetry
 	if is(config.Telemetry) || mesh {

@@ -20,6 +20,7 @@ import (
 // documents is a Source in memory.
 type documents struct {
 	config.Index
+	NoKeys
 	services []*service.Service
 }
 

@@ -26,7 +26,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh/authn"
 	"github.com/holdfast-xds/holdfast/mesh/config"
-	"github.com/holdfast-xds/holdfast/mesh/jwks"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/mesh/push"
 	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
@@ -45,7 +44,7 @@ type Config struct {
 	// Throttle is how many proxies are served at once; 0 means queue.DefaultThrottle.
 	Throttle int
 	Metrics  *Metrics
-	// Keys has the keys of issuers of tokens; nil for none.
+	// Keys has the keys of issuers of tokens; nil for push.NoKeys.
 	Keys push.KeyReader
 	// Registrar makes proxies workloads; nil for nobody.
 	Registrar Registrar
@@ -98,28 +97,17 @@ type Server struct {
 type source struct {
 	config.Reader
 	*service.Discovery
-	keys push.KeyReader
+	push.KeyReader
 }
-
-// Keys returns the keys of an issuer of tokens; "" for those that could not be had.
-func (s source) Keys(from jwks.Source) string {
-	if s.keys == nil {
-		return ""
-	}
-	return s.keys.Keys(from)
-}
-
-// Pending reports whether the keys of one of the sources were not asked for yet.
-func (s source) Pending(from []jwks.Source) bool { return s.keys != nil && s.keys.Pending(from) }
-
-// ProxiesFetchKeys reports whether proxies get such keys themselves.
-func (s source) ProxiesFetchKeys() bool { return s.keys != nil && s.keys.ProxiesFetchKeys() }
 
 // New returns a server that has no snapshot yet.
 func New(cfg Config) *Server {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Metrics = cmp.Or(cfg.Metrics, NewMetrics(nil))
 	cfg.Authn = cmp.Or(cfg.Authn, &authn.Authenticator{})
+	if cfg.Keys == nil {
+		cfg.Keys = push.NoKeys{}
+	}
 	s := &Server{
 		cfg: cfg, started: time.Now(), source: source{cfg.Reader, cfg.Discovery, cfg.Keys},
 		admission: newAdmission(), refusals: rate.Sometimes{First: 10, Interval: time.Second},

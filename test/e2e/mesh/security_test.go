@@ -303,6 +303,9 @@ func TestAnIssuerThatAnswersAnythingHoldsNoPolicyUp(t *testing.T) {
 	rules = append(rules, `{issuer: inline, jwks: '{"keys":[]}'}`)
 	g := newGuarded(t, "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: tokens, namespace: shop}\nspec: {selector: {matchLabels: {app: web}}, jwtRules: ["+strings.Join(rules, ", ")+"]}\n")
 	g.answers(g.request(), "200 web")
+	if code, out, stderr := run(t, "diff", "--admin", g.admin, g.path("documents")); code != 0 || !strings.Contains(out, "web-1: nothing changes") {
+		t.Errorf("the documents that are served: exit code %d\n%s%s", code, out, stderr)
+	}
 	g.write("deny", policy("deny", "action: DENY, rules: [{}]"))
 	g.answers(g.request(), "403 RBAC: access denied")
 	token := g.request()

@@ -52,24 +52,19 @@ func meshTLSApplications(p service.Protocol, detected, permissive bool) []string
 // transport protocol first and never goes back: once a chain is for TLS, one for any protocol is not
 // tried for TLS any more. So the latter becomes two. Of chains with the same match the first counts.
 func byTransport(chains []*chain) (out []*chain) {
-	add := func(c *chain) {
-		if !slices.ContainsFunc(out, c.sameMatch) {
-			out = append(out, c)
-		}
-	}
 	split := slices.ContainsFunc(chains, func(c *chain) bool { return c.transport != "" })
 	for _, c := range chains {
 		if c.transport != "" || !split {
-			add(c)
+			out = append(out, c)
 			continue
 		}
 		for _, transport := range []string{"raw_buffer", "tls"} {
 			one := *c
 			one.transport = transport
-			add(&one)
+			out = append(out, &one)
 		}
 	}
-	return out
+	return distinct(out)
 }
 
 const (

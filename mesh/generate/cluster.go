@@ -37,20 +37,20 @@ type outboundCluster struct {
 }
 
 // outboundClusters adds the clusters of services: one for each port, and one for each subset of a
-// port.
-func (g *Generator) outboundClusters(v *proxy.View, services []*service.Service, out *sink) {
+// port. With bySNI they are those that forward connections whose mesh TLS the endpoints end.
+func (g *Generator) outboundClusters(v *proxy.View, services []*service.Service, bySNI bool, out *sink) {
 	for _, svc := range services {
 		rule := g.snap.DestinationRule(v, svc)
 		for _, port := range svc.Ports {
 			if port.Protocol == service.UDP {
 				continue
 			}
-			g.addCluster(v, svc, port, nil, rule, false, out)
+			g.addCluster(v, svc, port, nil, rule, bySNI, out)
 			if svc.Resolution == service.DynamicDNS {
 				continue // it has no endpoints of which a subset could be some
 			}
 			for _, subset := range rule.Subsets() {
-				g.addCluster(v, svc, port, subset, rule, false, out)
+				g.addCluster(v, svc, port, subset, rule, bySNI, out)
 			}
 		}
 	}

@@ -159,19 +159,14 @@ func (b *gatewayBuilder) addPort(port *gatewayPort) {
 	if len(chains) == 0 {
 		return
 	}
-	var distinct []*chain
-	for _, c := range chains {
-		if !slices.ContainsFunc(distinct, c.sameMatch) {
-			distinct = append(distinct, c)
-		}
-	}
+	chains = distinct(chains)
 	m := &listenerv3.Listener{Name: listenerName(binds[0], port.target), TrafficDirection: corev3.TrafficDirection_OUTBOUND}
 	setAddresses(m, binds, port.target)
 	if b.topology().GetProxyProtocol() != nil {
 		m.ListenerFilters = append(m.ListenerFilters, proxyProtocolFilter())
 	}
-	inspects(m, distinct)
-	setChains(m, distinct, nil)
+	inspects(m, chains)
+	setChains(m, chains, nil)
 	b.logUnmatched(m)
 	m.PerConnectionBufferLimitBytes = atLeastZero(b.connectionSettings(gateway).GetListenerPerConnectionBufferLimitBytes())
 	b.listeners.add(xds.ListenerType, m.Name, m)

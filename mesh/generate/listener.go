@@ -91,6 +91,22 @@ func (c *chain) match() *listenerv3.FilterChainMatch {
 // both.
 func (c *chain) sameMatch(o *chain) bool { return proto.Equal(c.match(), o.match()) }
 
+// distinct returns those chains that take other connections than all before them.
+func distinct(chains []*chain) (out []*chain) {
+	seen := make(map[string]bool, len(chains))
+	for _, c := range chains {
+		key := "all connections" // no encoding of a match begins like this
+		if m := c.match(); m != nil {
+			key = string(pack(m).GetValue())
+		}
+		if !seen[key] {
+			seen[key] = true
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
 func (c *chain) message() *listenerv3.FilterChain {
 	filters := c.filters
 	if filters == nil {

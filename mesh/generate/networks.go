@@ -1,7 +1,6 @@
 package generate
 
 import (
-	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -89,15 +88,11 @@ func (g *Generator) acrossNetworks(v *proxy.View, networks *push.Networks, endpo
 	}
 	for _, locality := range slices.Sorted(maps.Keys(weights)) {
 		of := weights[locality]
-		for _, gw := range slices.SortedFunc(maps.Keys(of), compareGateways) {
+		for _, gw := range slices.SortedFunc(maps.Keys(of), push.NetworkGateway.Compare) {
 			out = append(out, gatewayEndpoint(gw, locality, uint32(min(of[gw], math.MaxUint32))))
 		}
 	}
 	return out
-}
-
-func compareGateways(a, b push.NetworkGateway) int {
-	return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Network, b.Network), cmp.Compare(a.Cluster, b.Cluster))
 }
 
 // weighted returns an endpoint with a weight.

@@ -61,11 +61,11 @@ func (g *Generator) OutboundClusters(v *proxy.View) *Resources {
 	out := g.sinkOf(v, outboundContext(v), networking.EnvoyFilter_CLUSTER)
 	g.addStandardClusters(v.Type() == proxy.Sidecar, out)
 	if v.Type() != proxy.Sidecar {
-		g.outboundClusters(v, g.gatewayServices(v), out)
+		g.outboundClusters(v, g.gatewayServices(v), false, out)
 		g.addServerNameClusters(v, out)
 	} else {
 		scope := g.snap.Scope(v)
-		g.outboundClusters(v, scope.Services, out)
+		g.outboundClusters(v, scope.Services, false, out)
 		if scope.OutboundDynamic {
 			g.addDynamicCluster(v, out)
 		}

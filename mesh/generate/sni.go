@@ -29,20 +29,8 @@ func (g *Generator) serverNameServices(v *proxy.View) (out []*service.Service) {
 // addServerNameClusters adds the clusters of a gateway that forwards connections by their SNI: of all
 // services, whatever the hosts of its server are, as with istiod.
 func (g *Generator) addServerNameClusters(v *proxy.View, out *sink) {
-	if !g.hasAutoPassthrough(v) {
-		return
-	}
-	for _, svc := range g.serverNameServices(v) {
-		rule := g.snap.DestinationRule(v, svc)
-		for _, port := range svc.Ports {
-			if port.Protocol == service.UDP {
-				continue
-			}
-			g.addCluster(v, svc, port, nil, rule, true, out)
-			for _, subset := range rule.Subsets() {
-				g.addCluster(v, svc, port, subset, rule, true, out)
-			}
-		}
+	if g.hasAutoPassthrough(v) {
+		g.outboundClusters(v, g.serverNameServices(v), true, out)
 	}
 }
 

@@ -89,14 +89,14 @@ func istioTags(v *proxy.View) (out []*tracingv3.CustomTag) {
 	} {
 		out = append(out, literalTag(tag[0], tag[1]))
 	}
-	for _, action := range []string{"allow", "deny"} {
+	for _, dry := range [][2]string{{"allow", authz.DryAllow}, {"deny", authz.DryDeny}} {
 		for _, of := range [][2]string{{"name", "shadow_effective_policy_id"}, {"result", "shadow_engine_result"}} {
 			out = append(out, &tracingv3.CustomTag{
-				Tag: "istio.authorization.dry_run." + action + "_policy." + of[0],
+				Tag: "istio.authorization.dry_run." + dry[0] + "_policy." + of[0],
 				Type: &tracingv3.CustomTag_Metadata_{Metadata: &tracingv3.CustomTag_Metadata{
 					Kind: &metadatav3.MetadataKind{Kind: &metadatav3.MetadataKind_Request_{Request: &metadatav3.MetadataKind_Request{}}},
 					MetadataKey: &metadatav3.MetadataKey{Key: authz.HTTPFilter, Path: []*metadatav3.MetadataKey_PathSegment{{
-						Segment: &metadatav3.MetadataKey_PathSegment_Key{Key: "istio_dry_run_" + action + "_" + of[1]},
+						Segment: &metadatav3.MetadataKey_PathSegment_Key{Key: dry[1] + of[1]},
 					}}},
 				}},
 			})

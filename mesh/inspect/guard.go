@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -19,7 +18,7 @@ import (
 	tcprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 
 	"github.com/holdfast-xds/holdfast/internal/routing"
-	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/generate/authz"
 )
 
 // facts returns what policies know of the request, as it comes to a port.
@@ -91,7 +90,7 @@ func (x *explainer) rules(f *facts, enforced, shadow *rbacv3.RBAC, prefix string
 	taken := f.matching(shadow)
 	switch {
 	case shadow == nil:
-	case strings.HasPrefix(prefix, askPrefix):
+	case strings.HasPrefix(prefix, authz.AskPrefix):
 		if len(taken) > 0 {
 			asks = taken[0]
 		} else if open := f.undecided(shadow); len(open) > 0 {
@@ -158,31 +157,25 @@ func (x *explainer) dependsOn(f *facts, action, rule string) {
 	x.depends = cmp.Or(x.depends, "not known: "+text)
 }
 
-// askPrefix begins that of the shadow rules that say when a provider is asked.
-const askPrefix = "istio_ext_authz_"
-
-var rulePattern = regexp.MustCompile(`^ns\[(.*)\]-policy\[(.*)\]-rule\[(\d+)\]$`)
-
 // ruleText and ruleOwner say which rule a name means, and of which policy.
 func ruleText(name string) string {
-	if m := rulePattern.FindStringSubmatch(name); m != nil {
-		return "rules[" + m[3] + "]"
+	if _, rule, ok := authz.ParsePolicyName(name); ok {
+		return fmt.Sprintf("rules[%d]", rule)
 	}
 	return name
 }
 
 func ruleOwner(name string) string {
-	if m := rulePattern.FindStringSubmatch(name); m != nil {
-		return "AuthorizationPolicy " + m[1] + "/" + m[2]
+	if policy, _, ok := authz.ParsePolicyName(name); ok {
+		return "AuthorizationPolicy " + policy.Namespace + "/" + policy.Name
 	}
 	return "an unknown policy"
 }
 
 // documentOfRule returns the path of the document of a rule, in the form of those of resources; "" if it is not known.
 func documentOfRule(name string) string {
-	m := rulePattern.FindStringSubmatch(name)
-	if m == nil {
-		return ""
+	if policy, _, ok := authz.ParsePolicyName(name); ok {
+		return policy.Path()
 	}
-	return config.Key{Kind: config.AuthorizationPolicy, Namespace: m[1], Name: m[2]}.Path()
+	return ""
 }

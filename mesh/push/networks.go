@@ -163,12 +163,15 @@ func externalAddresses(spec *corev1.Service) (out []string) {
 	return append(out, spec.Spec.ExternalIPs...)
 }
 
+// Compare orders gateways by their addresses.
+func (g NetworkGateway) Compare(o NetworkGateway) int {
+	return cmp.Or(cmp.Compare(g.Address, o.Address), cmp.Compare(g.Port, o.Port), cmp.Compare(g.Network, o.Network), cmp.Compare(g.Cluster, o.Cluster))
+}
+
 // newNetworks indexes gateways: all, or those with an IP address.
 func newNetworks(all map[NetworkGateway]struct{}, resolved bool) Networks {
 	n := Networks{ByNetwork: make(map[string][]NetworkGateway), ByCluster: make(map[NetworkCluster][]NetworkGateway), Scale: 1}
-	sorted := slices.SortedFunc(maps.Keys(all), func(a, b NetworkGateway) int {
-		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Network, b.Network), cmp.Compare(a.Cluster, b.Cluster))
-	})
+	sorted := slices.SortedFunc(maps.Keys(all), NetworkGateway.Compare)
 	for _, gw := range sorted {
 		if _, err := netip.ParseAddr(gw.Address); err != nil && resolved {
 			continue

@@ -27,7 +27,6 @@ type AuthorizationPolicy struct {
 // TokenRule is a rule of a RequestAuthentication: which tokens are accepted.
 type TokenRule struct {
 	*security.JWTRule
-	Origin config.Key
 	// Keys are the issuer's, as JWKS; "" if they could not be had yet.
 	Keys string
 	// ByProxy says that proxies get the keys themselves if they are at a service of the mesh.
@@ -165,8 +164,8 @@ func indexTokens(list []*config.Config, root string, keys KeyReader, before *pol
 		}
 		var rules []TokenRule
 		for _, rule := range spec.GetJwtRules() {
-			r := TokenRule{JWTRule: rule, Origin: c.Meta.Key}
-			if jwks.IsUsable([]byte(rule.GetJwks())) {
+			r := TokenRule{JWTRule: rule}
+			if rule.GetJwks() != "" && jwks.IsUsable([]byte(rule.GetJwks())) {
 				r.Keys = rule.GetJwks()
 			}
 			if from, elsewhere := KeySourceOf(rule); elsewhere {

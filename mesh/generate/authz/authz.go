@@ -10,7 +10,9 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
+	"strconv"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
@@ -35,9 +37,9 @@ const (
 
 // The prefixes of statistics and of dynamic metadata of what is evaluated and not enforced, as in Istio.
 const (
-	dryAllow  = "istio_dry_run_allow_"
-	dryDeny   = "istio_dry_run_deny_"
-	askPrefix = "istio_ext_authz_"
+	DryAllow  = "istio_dry_run_allow_"
+	DryDeny   = "istio_dry_run_deny_"
+	AskPrefix = "istio_ext_authz_" // of the rules that say when a provider is asked
 	tcpStats  = "tcp."
 )
 
@@ -58,6 +60,18 @@ type Builder struct {
 // PolicyName returns the name by which a rule of a policy is known to Envoy, and to the tools of Istio.
 func PolicyName(policy config.Key, rule int) string {
 	return fmt.Sprintf("ns[%s]-policy[%s]-rule[%d]", policy.Namespace, policy.Name, rule)
+}
+
+var policyName = regexp.MustCompile(`^ns\[(.*)\]-policy\[(.*)\]-rule\[(\d+)\]$`)
+
+// ParsePolicyName returns the policy and the rule of a PolicyName; ok is false if it is none.
+func ParsePolicyName(name string) (policy config.Key, rule int, ok bool) {
+	m := policyName.FindStringSubmatch(name)
+	if m == nil {
+		return policy, 0, false
+	}
+	rule, err := strconv.Atoi(m[3])
+	return config.Key{Kind: config.AuthorizationPolicy, Namespace: m[1], Name: m[2]}, rule, err == nil
 }
 
 // HTTP returns the filters of HTTP connections: those that ask providers, which come before tokens are checked, and
@@ -133,13 +147,13 @@ type ruleSet struct {
 func (s *ruleSet) prefix() string {
 	switch {
 	case s.provider != "":
-		return askPrefix + s.provider + "_"
+		return AskPrefix + s.provider + "_"
 	case s.shadow == nil:
 		return ""
 	case s.action == security.AuthorizationPolicy_ALLOW:
-		return dryAllow
+		return DryAllow
 	case s.action == security.AuthorizationPolicy_DENY:
-		return dryDeny
+		return DryDeny
 	}
 	return ""
 }

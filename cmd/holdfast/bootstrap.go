@@ -87,6 +87,7 @@ type bootstrapFlags struct {
 	template              string
 	templateOnly          bool
 	overlays              []string
+	upstream              upstreamOverlay
 
 	istio       istioFlags
 	defaultTags bool
@@ -133,6 +134,7 @@ func (f *bootstrapFlags) add(c *command) {
 	flags.StringVar(&f.template, "template", "", "`FILE` of a bootstrap to start with; the other flags add what is not in it")
 	flags.BoolVar(&f.templateOnly, "template-only", false, "add nothing to --template")
 	flags.Var(texts(&f.overlays), "overlay", "`FILE` that changes the bootstrap: *.patch.yaml is a JSON patch, *.merge.yaml a JSON merge patch, and any other file a part of a bootstrap, merged as protobuf does; .json too. Several are applied in this order")
+	f.upstream.add(c)
 	f.wait.add(c.section("Waiting first"))
 }
 
@@ -201,7 +203,7 @@ func (f *bootstrapFlags) run(ctx context.Context, environ []string) error {
 	if err := f.complete(); err != nil {
 		return failed(err)
 	}
-	made, err := f.build(id)
+	made, err := f.build(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -234,10 +236,10 @@ func (f *bootstrapFlags) consistent() error {
 		return errors.New("--args-out needs --out with a file, because the arguments name that file")
 	case f.templateOnly && f.template == "":
 		return errors.New("--template-only needs --template")
-	case f.envoy != "" && !f.validate:
+	case f.envoy != "" && !f.validate && f.upstream.mode == overlayNo:
 		return errors.New("--envoy-binary needs --validate")
 	}
-	return nil
+	return f.upstream.check()
 }
 
 // complete adds to cfg and args what follows from the limits of the container, or from several
@@ -268,10 +270,13 @@ func (f *bootstrapFlags) complete() error {
 }
 
 // build returns the bootstrap. It sets the node of cfg.
-func (f *bootstrapFlags) build(id bootstrap.Identity) (*bootstrapv3.Bootstrap, error) {
+func (f *bootstrapFlags) build(ctx context.Context, id bootstrap.Identity) (*bootstrapv3.Bootstrap, error) {
 	made, err := f.base(id)
 	if err == nil && f.istio.on && !f.templateOnly {
 		made, err = f.istio.proxy.Complete(made)
+	}
+	if err == nil {
+		made, err = f.mergeUpstream(ctx, made)
 	}
 	if err != nil {
 		return nil, err
@@ -457,23 +462,35 @@ func (f *bootstrapFlags) writeOthers() error {
 
 // askEnvoy lets the Envoy of --envoy-binary, or else one in PATH, check the bootstrap.
 func (f *bootstrapFlags) askEnvoy(ctx context.Context, text []byte, format bootstrap.Format) error {
-	name := f.envoy
-	if name == "" {
-		name = "envoy"
-	}
-	binary, err := exec.LookPath(name)
+	binary, err := f.envoyBinary()
 	if err != nil {
-		if f.envoy != "" {
-			return fmt.Errorf("--envoy-binary: %w", err)
-		}
+		return err
+	}
+	if binary == "" {
 		f.warn("--validate: there is no envoy in PATH (name one with --envoy-binary): only the rules of its API were checked, as far as they are known without Envoy")
 		return nil
 	}
-	dir := ""
-	if f.out != "" && f.out != "-" {
-		dir = filepath.Dir(f.out) // where an init container may write, if anywhere
+	return bootstrap.CheckWithEnvoy(ctx, binary, text, format, f.scratch())
+}
+
+// scratch returns the directory for a temporary file: that of --out, where an init container may write, if anywhere.
+func (f *bootstrapFlags) scratch() string {
+	if f.out == "" || f.out == "-" {
+		return ""
 	}
-	return bootstrap.CheckWithEnvoy(ctx, binary, text, format, dir)
+	return filepath.Dir(f.out)
+}
+
+// envoyBinary returns the Envoy that can check a bootstrap; "" if none is named and there is none in PATH.
+func (f *bootstrapFlags) envoyBinary() (string, error) {
+	binary, err := exec.LookPath(cmp.Or(f.envoy, "envoy"))
+	switch {
+	case err == nil:
+		return binary, nil
+	case f.envoy != "":
+		return "", fmt.Errorf("--envoy-binary: %w", err)
+	}
+	return "", nil
 }
 
 // showDiff shows how the existing file would change.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -8,9 +9,15 @@ import (
 	"testing"
 
 	"github.com/aymanbagabas/go-udiff"
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 // bootstrapped runs `holdfast bootstrap` for a node with a few flags more.
@@ -327,5 +334,53 @@ func TestAnAdminThatOthersReachIsWarnedOf(t *testing.T) {
 		if got.code != 0 || !strings.Contains(got.errors, want) || want == "" && strings.Contains(got.errors, "admin") {
 			t.Errorf("%s: exit %d, %q, want %q", text, got.code, got.errors, want)
 		}
+	}
+}
+
+// What the control plane changed last is used while it is away, and a file that is none is said to be none.
+func TestTheLastChangesByTheControlPlaneAreUsedWhileItIsAway(t *testing.T) {
+	dir := t.TempDir()
+	out := filepath.Join(dir, "envoy.json")
+	kept := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: xds.BootstrapType}
+	for i, flush := range []string{"7s", "400s"} { // the second breaks a rule
+		part := &bootstrapv3.Bootstrap{}
+		if err := protojson.Unmarshal([]byte(`{"stats_flush_interval": "`+flush+`"}`), part); err != nil {
+			t.Fatal(err)
+		}
+		body, err := anypb.New(part)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept.Resources = append(kept.Resources, &discoveryv3.Resource{Name: fmt.Sprintf("%04d EnvoyFilter a/%d", i, i), Resource: body})
+	}
+	text, err := proto.Marshal(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(out+".upstream-overlay", text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", "") // no envoy
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	flags := []string{"--out", out, "--upstream", silent.Addr().String(), "--upstream-plaintext", "--upstream-overlay", "require", "--upstream-overlay-timeout", "50ms"}
+	got := running(t, flags...)
+	if got.code != 0 || !strings.Contains(content(t, out), `"stats_flush_interval": "7s"`) {
+		t.Errorf("%+v\n%s", got, content(t, out))
+	}
+	for _, want := range []string{"those of the last time are used", "EnvoyFilter a/1 is left out: bootstrap: stats_flush_interval: "} {
+		if !strings.Contains(got.errors, want) {
+			t.Errorf("no %q in\n%s", want, got.errors)
+		}
+	}
+	if err := os.WriteFile(out+".upstream-overlay", []byte("rubbish"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got = running(t, flags...)
+	if got.code != 1 || !strings.Contains(got.errors, "is not a file that holdfast has written") || !strings.Contains(got.errors, "no control plane has answered within 50ms") {
+		t.Errorf("%+v", got)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/holdfast-xds/holdfast/agent"
@@ -379,7 +380,7 @@ func (f *runFlags) addUpstream(c *command) {
 	flags := c.section("Control plane")
 	flags.Var(texts(&f.cfg.Upstreams), "upstream", "`ADDR` of a control plane: host:port, unix:PATH, dns:///HOST:PORT, http(s)://HOST for REST, or file:DIR for a directory of resources. The first of several is preferred, the others are tried in this order. Required, unless --ca is given")
 	flags.Var(oneOf(&up.Form, xds.Delta, xds.SotW), "upstream-protocol", "variant of xDS that the control plane supports: delta (incremental), or sotw (state of the world)")
-	flags.Var(headers(&up.Headers), "upstream-header", "`NAME=VALUE`, an extra request header (gRPC metadata), if the control plane requires one, such as ClusterID or x-consul-token")
+	addUpstreamHeaders(flags, up)
 	flags.Var(numberOf(&up.MaxMessage, upstream.DefaultMaxMessage, positive), "upstream-max-message-bytes", "maximum size of a message, in `BYTES`; the default is 256 MiB")
 	flags.Var(numberOf(&up.AckTimeout, session.DefaultAckTimeout, positive), "ack-timeout", "ACK a response of the control plane after this `DURATION` (such as 500ms or 2s) even if Envoy has not answered yet")
 	flags.Var(numberOf(&f.cfg.FailoverAfter, upstream.DefaultFailoverAfter, positive), "failover-after", "wait this `DURATION` before failing over while everything that Envoy needs is cached. If something is missing, fail over after one failed attempt")
@@ -388,7 +389,16 @@ func (f *runFlags) addUpstream(c *command) {
 	flags.Var(numberOf(&up.KeepaliveTime, upstream.DefaultKeepaliveTime, bounds{min: int64(minKeepalive)}), "upstream-keepalive-time", "send an HTTP/2 ping when the control plane has sent nothing for this `DURATION`, at least 10s. A gRPC server with default settings closes connections that are pinged more often than every 5 minutes; istiod allows 30s")
 	flags.Var(numberOf(&up.KeepaliveTimeout, upstream.DefaultKeepaliveTimeout, positive), "upstream-keepalive-timeout", "close the connection if such a ping is not answered within this `DURATION`")
 	flags.Var(numberOf(&up.RESTRefresh, upstream.DefaultRESTRefresh, bounds{min: int64(100 * time.Millisecond), max: int64(24 * time.Hour)}), "upstream-rest-refresh", "pause between two polls of a type over REST (`DURATION`, 100ms to 24h); a random duration of up to the same length is added")
-	flags = c.section("Security of the control plane (TLS, unless it is a Unix socket)")
+	addUpstreamSecurity(c, up)
+}
+
+func addUpstreamHeaders(flags *pflag.FlagSet, up *upstream.Config) {
+	flags.Var(headers(&up.Headers), "upstream-header", "`NAME=VALUE`, an extra request header (gRPC metadata), if the control plane requires one, such as ClusterID or x-consul-token")
+}
+
+// addUpstreamSecurity adds the flags of how a control plane is authenticated, and the agent to it.
+func addUpstreamSecurity(c *command, up *upstream.Config) {
+	flags := c.section("Security of the control plane (TLS, unless it is a Unix socket)")
 	flags.StringVar(&up.CA, "upstream-ca", "", "PEM `FILE` of the CAs to trust for the control plane's certificate; empty: those of the system")
 	flags.StringVar(&up.Cert, "upstream-cert", "", "PEM `FILE` of the client certificate and its chain, if the control plane requires one; with --upstream-key")
 	flags.StringVar(&up.Key, "upstream-key", "", "PEM `FILE` of the private key of --upstream-cert")

@@ -39,7 +39,7 @@ func (o *ownBootstrap) write(ctx context.Context, log *slog.Logger, environ []st
 	if err := o.check(named, child); err != nil {
 		return "", nil, fmt.Errorf("--%s: %w", writeBootstrapFlag, err)
 	}
-	if f.validate && f.envoy == "" && len(child) > 0 {
+	if (f.validate || f.upstream.mode != overlayNo) && f.envoy == "" && len(child) > 0 {
 		f.envoy = child[0]
 	}
 	if err := f.run(ctx, environ); err != nil {

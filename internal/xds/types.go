@@ -39,6 +39,10 @@ const (
 	ExtensionConfigType = googleapis + "envoy.config.core.v3.TypedExtensionConfig"
 	ThriftRouteType     = googleapis + "envoy.extensions.filters.network.thrift_proxy.v3.RouteConfiguration"
 
+	// BootstrapType is the type under which holdfast-mesh serves what EnvoyFilters change in the bootstrap of an
+	// Envoy, for its agent: one part of a bootstrap each. No Envoy requests it.
+	BootstrapType = googleapis + "envoy.config.bootstrap.v3.Bootstrap"
+
 	// WrapperType is the type URL of discovery.v3.Resource, in which a SotW response may wrap a
 	// resource to give it a name, a TTL or aliases (protocol.md 1.14).
 	WrapperType = googleapis + "envoy.service.discovery.v3.Resource"

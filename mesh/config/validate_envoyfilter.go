@@ -55,9 +55,6 @@ func (k *checker) patch(at *path, in *networking.EnvoyFilter_EnvoyConfigObjectPa
 	case patch.GetValue() == nil && patch.GetOperation() != networking.EnvoyFilter_Patch_REMOVE:
 		k.errorf(at.fields("patch.value"), "it is missing: only a REMOVE has none")
 		return
-	case to == networking.EnvoyFilter_BOOTSTRAP:
-		k.warnf(at.field("applyTo"), "the patch has no effect: the bootstrap of a proxy is that of its agent, and not served (holdfast bootstrap --overlay)")
-		return
 	}
 	before := len(k.findings)
 	k.patchProxy(at.fields("match.proxy"), in.GetMatch().GetProxy())

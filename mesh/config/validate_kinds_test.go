@@ -263,8 +263,9 @@ func TestEnvoyFiltersAreValidated(t *testing.T) {
 		{"no patch", patch("applyTo: CLUSTER"), []string{at + ".patch: it is missing"}},
 		{"no operation", patch("applyTo: CLUSTER, patch: {}"), []string{at + ".patch.operation: it is missing"}},
 		{"no value", patch("applyTo: CLUSTER, patch: {operation: MERGE}"), []string{at + ".patch.value: it is missing: only a REMOVE has none"}},
-		{"a bootstrap", patch("applyTo: BOOTSTRAP, patch: {operation: MERGE, value: {}}"), []string{
-			at + ".applyTo: warning: the patch has no effect: the bootstrap of a proxy is that of its agent, and not served (holdfast bootstrap --overlay)"}},
+		{"a bootstrap", patch("applyTo: BOOTSTRAP, match: {proxy: {metadata: {a: b}}}, patch: {operation: MERGE, value: {stats_flush_interval: 1s}}"), nil},
+		{"an object of a bootstrap", patch("applyTo: BOOTSTRAP, match: {context: GATEWAY, cluster: {name: a}}, patch: {operation: ADD, value: {}}"), []string{
+			at + ".match.cluster: warning: has no effect on BOOTSTRAP", at + ".patch.operation: warning: ADD has no effect on BOOTSTRAP"}},
 		{"a waypoint", patch("applyTo: CLUSTER, match: {context: WAYPOINT}, patch: {operation: REMOVE}"), []string{at + ".match.context: warning: the patch has no effect: there are no waypoints"}},
 		{"a version", patch("applyTo: CLUSTER, match: {proxy: {proxyVersion: '('}}, patch: {operation: REMOVE}"), []string{
 			at + ".match.proxy.proxyVersion: is no regular expression: missing closing ): `(`"}},

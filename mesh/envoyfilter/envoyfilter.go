@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"strconv"
 
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -103,6 +104,8 @@ func newValue(to ApplyTo) proto.Message {
 		return &clusterv3.Cluster{}
 	case networking.EnvoyFilter_EXTENSION_CONFIG:
 		return &corev3.TypedExtensionConfig{}
+	case networking.EnvoyFilter_BOOTSTRAP:
+		return &bootstrapv3.Bootstrap{}
 	}
 	return nil
 }
@@ -120,6 +123,7 @@ var operations = map[ApplyTo][]Operation{
 	networking.EnvoyFilter_HTTP_ROUTE:          {opAdd, opRemove, opMerge, opMergeReplace, opBefore, opAfter, opFirst},
 	networking.EnvoyFilter_CLUSTER:             {opAdd, opRemove, opMerge, opMergeReplace},
 	networking.EnvoyFilter_EXTENSION_CONFIG:    {opAdd},
+	networking.EnvoyFilter_BOOTSTRAP:           {opMerge},
 }
 
 // effective returns the operation that a patch has in effect.
@@ -271,4 +275,16 @@ func (s *Set) Added(context Context, to ApplyTo) (added []Addition) {
 		}
 	}
 	return added
+}
+
+// Bootstrap returns the parts of a bootstrap that patches merge into that of a proxy, in their order. As istiod did
+// while it served bootstraps, only the proxy is matched, and no context. The name of a part is its place in the order and the place of its patch.
+func (s *Set) Bootstrap() (parts []Addition) {
+	if s == nil {
+		return nil
+	}
+	for i, p := range s.by[networking.EnvoyFilter_BOOTSTRAP] {
+		parts = append(parts, Addition{fmt.Sprintf("%04d %s", i, p), proto.Clone(p.value), p})
+	}
+	return parts
 }

@@ -86,6 +86,9 @@ func Check(in *networking.EnvoyFilter_EnvoyConfigObjectPatch) (warnings, problem
 		warn("patch.operation", "%s has no effect on %s", op, to)
 		return warnings, nil
 	}
+	if to == networking.EnvoyFilter_BOOTSTRAP && in.GetMatch().GetContext() != networking.EnvoyFilter_ANY {
+		warn("match.context", "has no effect on BOOTSTRAP: match.proxy selects")
+	}
 	chain := in.GetMatch().GetListener().GetFilterChain()
 	named := map[ApplyTo]bool{
 		networking.EnvoyFilter_LISTENER_FILTER: in.GetMatch().GetListener().GetListenerFilter() != "",

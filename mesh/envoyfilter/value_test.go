@@ -35,7 +35,9 @@ func TestProblemsOfValuesNameTheField(t *testing.T) {
 			[]string{`typed_config.value.a: unknown field "a"`}},
 		{"a Struct of a message that is not known", `applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {"@type": type.googleapis.com/udpa.type.v1.TypedStruct, type_url: type.googleapis.com/a.B, value: {a: b}}}}`, nil},
 		{"a listener that Envoy would reject", `applyTo: LISTENER, patch: {operation: ADD, value: {name: a, filter_chains: [{filters: []}, {name: b}]}}`, []string{`another filter chain takes the same connections as "b"`}},
-		{"a bootstrap", "applyTo: BOOTSTRAP, patch: {operation: MERGE, value: {}}", []string{"there is no value for BOOTSTRAP"}},
+		{"a part of a bootstrap", "applyTo: BOOTSTRAP, patch: {operation: MERGE, value: {stats_flush_interval: 1s}}", nil},
+		{"a bootstrap that breaks a rule", "applyTo: BOOTSTRAP, patch: {operation: MERGE, value: {stats_flush_interval: 301s, nod: {}}}", []string{`nod: unknown field "nod"`}},
+		{"a value in a bootstrap", "applyTo: BOOTSTRAP, patch: {operation: MERGE, value: {stats_flush_interval: 301s}}", []string{"stats_flush_interval: value must be inside range [1ms, 5m0s)"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, problems := Check(one(t, tc.patch))
@@ -63,6 +65,10 @@ func TestWhatHasNoEffectIsTold(t *testing.T) {
 	for _, tc := range []struct{ patch, want string }{
 		{"applyTo: CLUSTER, patch: {operation: REMOVE}", ""},
 		{"applyTo: CLUSTER, patch: {operation: REMOVE, value: {name: a}}", "patch.value: has no effect in a REMOVE"},
+		{"applyTo: BOOTSTRAP, patch: {operation: MERGE, value: {}}", ""},
+		{"applyTo: BOOTSTRAP, patch: {operation: ADD, value: {}}", "patch.operation: ADD has no effect on BOOTSTRAP"},
+		{"applyTo: BOOTSTRAP, patch: {operation: MERGE_AND_REPLACE_LIST, value: {}}", "patch.operation: MERGE_AND_REPLACE_LIST has no effect on BOOTSTRAP"},
+		{"applyTo: BOOTSTRAP, match: {context: GATEWAY}, patch: {operation: MERGE, value: {}}", "match.context: has no effect on BOOTSTRAP: match.proxy selects"},
 		{"applyTo: CLUSTER, patch: {operation: REPLACE, value: {name: a}}", "patch.operation: REPLACE has no effect on CLUSTER"},
 		{"applyTo: CLUSTER, patch: {operation: INSERT_BEFORE, value: {name: a}}", ""},
 		{"applyTo: HTTP_ROUTE, patch: {operation: REPLACE, value: {match: {prefix: /}, redirect: {}}}", "patch.operation: REPLACE has no effect on HTTP_ROUTE"},

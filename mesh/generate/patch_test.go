@@ -1,6 +1,7 @@
 package generate
 
 import (
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -62,6 +63,46 @@ func TestPatchedRoutesAreInOnePiece(t *testing.T) {
 		g, p = patchedMesh(t, "id: web\nmetadata: {NAMESPACE: other, VHDS: 'true', INTERCEPTION_MODE: REDIRECT}")
 		if r := g.OutboundRoutes(proxy.NewView(p)); len(r.VirtualHosts) == 0 {
 			t.Error("a sidecar without patches of routes has no virtual hosts of their own")
+		}
+	})
+}
+
+// What a bootstrap gets is in the order of the patches, and only for the proxies that they select.
+func TestPartsOfABootstrapAreForItsProxy(t *testing.T) {
+	const documents = `
+apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: all, namespace: istio-system}
+spec:
+  priority: 5
+  configPatches:
+  - {applyTo: BOOTSTRAP, match: {context: GATEWAY}, patch: {operation: MERGE, value: {stats_flush_interval: 1s}}}
+  - {applyTo: BOOTSTRAP, patch: {operation: ADD, value: {stats_flush_interval: 2s}}}
+---
+apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: web, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: web}}
+  configPatches:
+  - {applyTo: CLUSTER, patch: {operation: MERGE, value: {alt_stat_name: a}}}
+  - {applyTo: BOOTSTRAP, match: {proxy: {metadata: {TEAM: red}}}, patch: {operation: MERGE, value: {stats_flush_interval: 3s}}}
+`
+	synctest.Test(t, func(t *testing.T) {
+		m := load(t, []byte(documents))
+		g := New(push.New(m, config.DefaultDomain, nil, nil, true), m.shards)
+		const all, web = "EnvoyFilter istio-system/all spec.configPatches[0]", "EnvoyFilter shop/web spec.configPatches[1]"
+		for metadata, want := range map[string][]string{
+			"{NAMESPACE: shop, LABELS: {app: web}, TEAM: red}":                  {"0000 " + web, "0001 " + all},
+			"{NAMESPACE: shop, LABELS: {app: web}}":                             {"0000 " + all},
+			"{NAMESPACE: other, LABELS: {app: web}, TEAM: red}":                 {"0000 " + all},
+			"{NAMESPACE: shop, LABELS: {app: web}, TEAM: red, GENERATOR: grpc}": {},
+		} {
+			p := m.proxy(t, node(t, []byte("id: web\nmetadata: "+metadata)))
+			parts := g.Outbound(proxy.NewView(p)).Of(xds.BootstrapType)
+			if got := slices.Sorted(maps.Keys(parts)); !slices.Equal(got, want) {
+				t.Errorf("%s: %q, want %q", metadata, got, want)
+			}
 		}
 	})
 }

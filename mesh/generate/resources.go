@@ -13,15 +13,17 @@ import (
 
 // Resources are what a class of proxies gets. Endpoints and secrets are made when they are asked for.
 // VirtualHosts are those of the routes that name them only (VHDS), Extensions the configuration that
-// filters get apart (ECDS).
+// filters get apart (ECDS), and Bootstrap what its agent merges into the bootstrap of an Envoy.
 type Resources struct {
-	Clusters, Listeners, Routes, VirtualHosts, Extensions Set
+	Clusters, Listeners, Routes, VirtualHosts, Extensions, Bootstrap Set
 	// Failures are the patches of EnvoyFilters that are left out.
 	Failures []Failure
 }
 
 func newResources() *Resources {
-	return &Resources{Clusters: make(Set), Listeners: make(Set), Routes: make(Set), VirtualHosts: make(Set), Extensions: make(Set)}
+	return &Resources{
+		Clusters: make(Set), Listeners: make(Set), Routes: make(Set), VirtualHosts: make(Set), Extensions: make(Set), Bootstrap: make(Set),
+	}
 }
 
 // Of returns the resources of a type.
@@ -35,6 +37,8 @@ func (r *Resources) Of(typeURL string) Set {
 		return r.Routes
 	case xds.ExtensionConfigType:
 		return r.Extensions
+	case xds.BootstrapType:
+		return r.Bootstrap
 	default:
 		return r.VirtualHosts
 	}
@@ -46,7 +50,7 @@ func (g *Generator) Outbound(v *proxy.View) *Resources {
 	clusters, listeners, routes := g.OutboundClusters(v), g.OutboundListeners(v), g.OutboundRoutes(v)
 	return &Resources{
 		Clusters: clusters.Clusters, Listeners: listeners.Listeners, Routes: routes.Routes, VirtualHosts: routes.VirtualHosts,
-		Extensions: listeners.Extensions, Failures: slices.Concat(clusters.Failures, listeners.Failures, routes.Failures),
+		Extensions: listeners.Extensions, Bootstrap: listeners.Bootstrap, Failures: slices.Concat(clusters.Failures, listeners.Failures, routes.Failures),
 	}
 }
 
@@ -74,7 +78,7 @@ func (g *Generator) OutboundClusters(v *proxy.View) *Resources {
 	return out.Resources
 }
 
-// OutboundListeners returns the listeners of Outbound, and the extensions.
+// OutboundListeners returns the listeners of Outbound, the extensions, and what the bootstrap gets.
 func (g *Generator) OutboundListeners(v *proxy.View) *Resources {
 	g = g.of(v, client)
 	if v.Proxyless() {
@@ -82,7 +86,7 @@ func (g *Generator) OutboundListeners(v *proxy.View) *Resources {
 		g.addGRPCOutbound(v, g.snap.Scope(v), out.Listeners, make(Set))
 		return out
 	}
-	out := g.sinkOf(v, outboundContext(v), slices.Concat(envoyfilter.ListenerKinds, []envoyfilter.ApplyTo{networking.EnvoyFilter_EXTENSION_CONFIG})...)
+	out := g.sinkOf(v, outboundContext(v), slices.Concat(envoyfilter.ListenerKinds, []envoyfilter.ApplyTo{networking.EnvoyFilter_EXTENSION_CONFIG, networking.EnvoyFilter_BOOTSTRAP})...)
 	if v.Type() == proxy.Sidecar {
 		g.addOutboundListeners(v, g.snap.Scope(v), out)
 	} else {
@@ -90,6 +94,9 @@ func (g *Generator) OutboundListeners(v *proxy.View) *Resources {
 	}
 	out.addOwn(xds.ListenerType, networking.EnvoyFilter_LISTENER)
 	out.addOwn(xds.ExtensionConfigType, networking.EnvoyFilter_EXTENSION_CONFIG)
+	for _, part := range out.patches.Bootstrap() {
+		out.Bootstrap.add(xds.BootstrapType, part.Name, part.Message)
+	}
 	return out.Resources
 }
 

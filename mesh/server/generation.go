@@ -116,7 +116,7 @@ var parts = [...]struct {
 	name  string
 	types []string
 }{
-	{"clusters", []string{xds.ClusterType}}, {"listeners", []string{xds.ListenerType, xds.ExtensionConfigType}},
+	{"clusters", []string{xds.ClusterType}}, {"listeners", []string{xds.ListenerType, xds.ExtensionConfigType, xds.BootstrapType}},
 	{"routes", []string{xds.RouteType, xds.VirtualHostType}}, {"inbound", []string{xds.ClusterType, xds.ListenerType}},
 }
 

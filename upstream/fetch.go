@@ -1,0 +1,73 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+
+	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// answerTimeout bounds how long Fetch waits for the server to end the stream, so that it gets the answer.
+const answerTimeout = time.Second
+
+// Fetch requests all resources of a type for a node, once, on a Delta stream of its own, and calls accept with them, in the
+// order of their names. The response is ACKed, or NACKed with the error of accept, which is not returned: a NACK is an
+// answer. A control plane that does not know the type may never respond; so ctx must have a deadline.
+func (a *ADS) Fetch(ctx context.Context, node *corev3.Node, typeURL string, accept func([]*discoveryv3.Resource) error) (err error) {
+	dialing := &dialing{dialer: a.dialer}
+	defer func() { err = dialing.classify(a.hide(err)) }()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	conn, err := a.dial(dialing)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, err = a.metadata(ctx)
+	if err != nil {
+		return err
+	}
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
+	if err != nil {
+		return fmt.Errorf("opening the ADS stream: %w", err)
+	}
+	request := &discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: typeURL, ResourceNamesSubscribe: []string{xds.Wildcard}}
+	if err := stream.Send(request); err != nil {
+		return fmt.Errorf("sending: %w", err)
+	}
+	for {
+		resp, err := stream.Recv()
+		switch {
+		case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+			return fmt.Errorf("no response for %s: does the control plane serve it?", xds.Short(typeURL))
+		case err != nil:
+			return fmt.Errorf("receiving: %w", err)
+		case resp.GetTypeUrl() != typeURL:
+			continue
+		}
+		resources := slices.SortedFunc(slices.Values(resp.GetResources()), func(x, y *discoveryv3.Resource) int {
+			return strings.Compare(x.GetName(), y.GetName())
+		})
+		answer := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: resp.GetNonce()}
+		if nack := accept(resources); nack != nil {
+			answer.ErrorDetail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: redact.Line(nack.Error())}
+		}
+		if stream.Send(answer) == nil && stream.CloseSend() == nil {
+			time.AfterFunc(answerTimeout, cancel)
+			for err == nil {
+				_, err = stream.Recv()
+			}
+		}
+		return nil
+	}
+}

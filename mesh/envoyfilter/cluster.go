@@ -7,7 +7,6 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 	networking "istio.io/api/networking/v1alpha3"
 )
 
@@ -77,17 +76,9 @@ func mergeSocket(dst, src *corev3.TransportSocket) error {
 	if src.GetTypedConfig() == nil {
 		return nil
 	}
-	config, err := mergedConfig(dst.GetTypedConfig(), src.GetTypedConfig())
+	config, err := mergedAny(dst.GetTypedConfig(), src.GetTypedConfig())
 	if err == nil {
 		dst.ConfigType = &corev3.TransportSocket_TypedConfig{TypedConfig: config}
 	}
 	return err
-}
-
-// mergedConfig is mergedAny, where dst may be nil.
-func mergedConfig(dst, src *anypb.Any) (*anypb.Any, error) {
-	if dst == nil {
-		return proto.CloneOf(src), nil
-	}
-	return mergedAny(dst, src)
 }

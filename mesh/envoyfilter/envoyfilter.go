@@ -145,11 +145,11 @@ func Compile(origin string, spec *networking.EnvoyFilter) (patches []*Patch) {
 	for i, in := range spec.GetConfigPatches() {
 		p := &Patch{Origin: origin, Index: i, ApplyTo: in.GetApplyTo(), match: in.GetMatch()}
 		p.operation = effective(p.ApplyTo, in.GetPatch().GetOperation())
-		if !HasEffect(p.ApplyTo, p.operation) || p.match.GetContext() == networking.EnvoyFilter_WAYPOINT {
+		if !hasEffect(p.ApplyTo, p.operation) || p.match.GetContext() == networking.EnvoyFilter_WAYPOINT {
 			continue
 		}
 		if in.GetPatch().GetValue() != nil {
-			value, problems := ParseValue(p.ApplyTo, in.GetPatch().GetOperation(), in.GetPatch().GetValue())
+			value, problems := parseValue(p.ApplyTo, in.GetPatch().GetOperation(), in.GetPatch().GetValue())
 			if len(problems) > 0 {
 				continue
 			}
@@ -169,8 +169,8 @@ func Compile(origin string, spec *networking.EnvoyFilter) (patches []*Patch) {
 	return patches
 }
 
-// HasEffect reports whether an operation has an effect on the objects of a kind.
-func HasEffect(to ApplyTo, op Operation) bool {
+// hasEffect reports whether an operation has an effect on the objects of a kind.
+func hasEffect(to ApplyTo, op Operation) bool {
 	for _, o := range operations[to] {
 		if o == effective(to, op) {
 			return true

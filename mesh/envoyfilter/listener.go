@@ -6,7 +6,6 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 	networking "istio.io/api/networking/v1alpha3"
 )
 
@@ -139,7 +138,7 @@ func mergeNetworkFilter(f *listenerv3.Filter, patches []*Patch, r *run) {
 			continue
 		}
 		value := p.value.(*listenerv3.Filter)
-		config, err := mergedFilter(f.GetTypedConfig(), value.GetTypedConfig())
+		config, err := mergedAny(f.GetTypedConfig(), value.GetTypedConfig())
 		if err != nil {
 			r.fail(p, err)
 			continue
@@ -149,14 +148,6 @@ func mergeNetworkFilter(f *listenerv3.Filter, patches []*Patch, r *run) {
 			f.Name = value.GetName()
 		}
 	}
-}
-
-// mergedFilter is mergedAny, where src may be nil.
-func mergedFilter(dst, src *anypb.Any) (*anypb.Any, error) {
-	if src == nil {
-		return dst, nil
-	}
-	return mergedAny(dst, src)
 }
 
 // patchManager applies the patches of HTTP filters to the HTTP connection manager, and those of routes to
@@ -207,7 +198,7 @@ func mergeHTTPFilter(h *managerv3.HttpFilter, patches []*Patch, r *run) {
 			continue
 		}
 		value := p.value.(*managerv3.HttpFilter)
-		config, err := mergedFilter(h.GetTypedConfig(), value.GetTypedConfig())
+		config, err := mergedAny(h.GetTypedConfig(), value.GetTypedConfig())
 		if err != nil {
 			r.fail(p, err)
 			continue

@@ -69,8 +69,14 @@ func copied(v protoreflect.Value) protoreflect.Value {
 }
 
 // mergedAny returns an Any of the message in dst with that in src merged into it. Both must have the same
-// type.
+// type; if one is nil, it is the other.
 func mergedAny(dst, src *anypb.Any) (*anypb.Any, error) {
+	switch {
+	case src == nil:
+		return dst, nil
+	case dst == nil:
+		return proto.CloneOf(src), nil
+	}
 	to, err := envoytypes.Unpack(dst)
 	if err != nil {
 		return nil, err

@@ -17,11 +17,11 @@ import (
 // there; "" for the value as a whole.
 type Problem struct{ Field, Message string }
 
-// ParseValue reads the value of a patch: a message of Envoy, with the JSON names of its fields or those of
+// parseValue reads the value of a patch: a message of Envoy, with the JSON names of its fields or those of
 // the proto. There is no message if there is a problem: an unknown field, a message that is not known, or
 // a field that breaks a rule of Envoy's API. What a MERGE does not set it may find in what it is merged
 // into.
-func ParseValue(to ApplyTo, op Operation, value *structpb.Struct) (proto.Message, []Problem) {
+func parseValue(to ApplyTo, op Operation, value *structpb.Struct) (proto.Message, []Problem) {
 	m := newValue(to)
 	if m == nil {
 		return nil, []Problem{{Message: fmt.Sprintf("there is no value for %s", to)}}
@@ -78,11 +78,11 @@ func Check(in *networking.EnvoyFilter_EnvoyConfigObjectPatch) (warnings, problem
 	to, op := in.GetApplyTo(), in.GetPatch().GetOperation()
 	var value proto.Message
 	if in.GetPatch().GetValue() != nil {
-		if value, problems = ParseValue(to, op, in.GetPatch().GetValue()); len(problems) > 0 {
+		if value, problems = parseValue(to, op, in.GetPatch().GetValue()); len(problems) > 0 {
 			return nil, problems
 		}
 	}
-	if !HasEffect(to, op) {
+	if !hasEffect(to, op) {
 		warn("patch.operation", "%s has no effect on %s", op, to)
 		return warnings, nil
 	}

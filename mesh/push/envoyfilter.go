@@ -17,11 +17,12 @@ type filterIndex struct {
 	namespaces map[string][]*envoyFilter
 }
 
-// envoyFilter is an EnvoyFilter, whose patches were read once.
+// envoyFilter is an EnvoyFilter, whose patches were read once. It applies to the proxies that its labels select, or those
+// of the Gateways of the Gateway API that it names.
 type envoyFilter struct {
 	*config.Config
-	spec    *networking.EnvoyFilter
-	patches []*envoyfilter.Patch
+	targeted[[]*envoyfilter.Patch]
+	priority int32
 }
 
 // indexFilters indexes the EnvoyFilters of the mesh. Those that are the same documents as in an earlier
@@ -39,7 +40,10 @@ func indexFilters(list []*config.Config, root string, before *filterIndex) *filt
 	for _, c := range list {
 		f := read[c]
 		if spec, ok := c.Spec.(*networking.EnvoyFilter); ok && f == nil {
-			f = &envoyFilter{c, spec, envoyfilter.Compile(c.Meta.Key.String(), spec)}
+			f = &envoyFilter{c, targeted[[]*envoyfilter.Patch]{
+				key: c.Meta.Key, selector: spec.GetWorkloadSelector().GetLabels(), targets: targetsOf(c.Namespace, nil, spec.GetTargetRefs()),
+				value: envoyfilter.Compile(c.Meta.Key.String(), spec),
+			}, spec.GetPriority()}
 		}
 		if f != nil {
 			idx.namespaces[c.Namespace] = append(idx.namespaces[c.Namespace], f)
@@ -59,7 +63,7 @@ func (idx *filterIndex) compare(a, b *envoyFilter) int {
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(a.spec.GetPriority(), b.spec.GetPriority()), cmp.Compare(own(a), own(b)), config.Older(a.Config, b.Config))
+	return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(own(a), own(b)), config.Older(a.Config, b.Config))
 }
 
 // EnvoyFilters returns the patches of some kinds that are for a proxy, in their order: those of the root
@@ -76,22 +80,15 @@ func (s *Snapshot) EnvoyFilters(v *proxy.View, kinds ...envoyfilter.ApplyTo) *en
 	}
 	var patches []*envoyfilter.Patch
 	for _, f := range filters {
-		of := slices.DeleteFunc(slices.Clone(f.patches), func(p *envoyfilter.Patch) bool { return !slices.Contains(kinds, p.ApplyTo) })
-		if len(of) == 0 || !f.selects(v) {
+		isOf := func(p *envoyfilter.Patch) bool { return slices.Contains(kinds, p.ApplyTo) }
+		if !slices.ContainsFunc(f.value, isOf) || !f.applies(v, f.Namespace) {
 			continue
 		}
-		for _, p := range of {
-			if p.Matches(v) {
+		for _, p := range f.value {
+			if isOf(p) && p.Matches(v) {
 				patches = append(patches, p)
 			}
 		}
 	}
 	return envoyfilter.NewSet(patches)
-}
-
-// selects reports whether an EnvoyFilter is for a proxy: by its labels, or by the Gateway of the Gateway
-// API that it names.
-func (f *envoyFilter) selects(v *proxy.View) bool {
-	of := targeted[struct{}]{selector: f.spec.GetWorkloadSelector().GetLabels(), targets: targetsOf(f.Namespace, nil, f.spec.GetTargetRefs())}
-	return of.applies(v, f.Namespace)
 }

@@ -47,19 +47,44 @@ func (p *gatewayPort) routes() string {
 	return name
 }
 
+// httpsRoutes returns the name of the routes of a server of HTTPS.
+func (p *gatewayPort) httpsRoutes(s gatewayServer) string {
+	return "https." + strconv.Itoa(int(p.number)) + "." + s.GetPort().GetName() + "." + s.of.Name + "." + s.of.Namespace
+}
+
 // gatewayBuilder makes what a gateway needs.
 type gatewayBuilder struct {
 	*Generator
-	view              *proxy.View
-	guard             *guard
-	listeners, routes *sink
+	view *proxy.View
+	// guard and dynamic, which says that requests may go to a host that is resolved when they come, are for listeners.
+	guard   *guard
+	dynamic bool
 }
 
-// addGateway adds the listeners and routes of the Gateways that select a proxy.
-func (g *Generator) addGateway(v *proxy.View, listeners, routes *sink) {
-	b := &gatewayBuilder{g, v, g.guardOf(v), listeners, routes}
+// addGatewayListeners adds the listeners of the Gateways that select a proxy.
+func (g *Generator) addGatewayListeners(v *proxy.View, out *sink) {
+	b := &gatewayBuilder{g, v, g.guardOf(v), slices.ContainsFunc(g.gatewayServices(v), func(svc *service.Service) bool { return svc.Resolution == service.DynamicDNS })}
 	for _, port := range b.ports() {
-		b.addPort(port)
+		b.addListener(port, out)
+	}
+}
+
+// addGatewayRoutes adds the routes to which these listeners refer.
+func (g *Generator) addGatewayRoutes(v *proxy.View, out *sink) {
+	b := &gatewayBuilder{Generator: g, view: v}
+	for _, port := range b.ports() {
+		var plain []gatewayServer
+		for _, s := range port.servers {
+			switch {
+			case s.protocol.IsHTTP():
+				plain = append(plain, s)
+			case s.endsTLS() && s.protocol == service.HTTPS:
+				b.addRoutes(port.httpsRoutes(s), port, []gatewayServer{s}, true, out)
+			}
+		}
+		if len(plain) > 0 {
+			b.addRoutes(port.routes(), port, plain, false, out)
+		}
 	}
 }
 
@@ -120,17 +145,17 @@ func splitHost(text string) (namespace string, host service.Hostname) {
 	return namespace, service.Hostname(strings.ToLower(name))
 }
 
-func (b *gatewayBuilder) addPort(port *gatewayPort) {
+func (b *gatewayBuilder) addListener(port *gatewayPort, out *sink) {
 	binds := wildcards(b.view.Families())
 	if port.bind != "" {
 		binds = []string{port.bind}
 	}
 	var chains []*chain
-	var plain []gatewayServer
+	plain := false
 	for _, s := range port.servers {
 		switch {
 		case s.protocol.IsHTTP():
-			plain = append(plain, s)
+			plain = true
 		case s.endsTLS() && s.protocol == service.HTTPS:
 			chains = append(chains, b.httpsChain(port, s))
 		case s.endsTLS():
@@ -147,10 +172,8 @@ func (b *gatewayBuilder) addPort(port *gatewayPort) {
 			chains = append(chains, b.tcpChains(port, s)...)
 		}
 	}
-	if len(plain) > 0 {
-		name := port.routes()
-		b.addRoutes(name, port, plain, false)
-		c := &chain{filters: []*listenerv3.Filter{b.manager(binds[0], port, name)}}
+	if plain {
+		c := &chain{filters: []*listenerv3.Filter{b.manager(binds[0], port, port.routes())}}
 		if len(chains) > 0 {
 			c.transport = "raw_buffer"
 		}
@@ -169,7 +192,7 @@ func (b *gatewayBuilder) addPort(port *gatewayPort) {
 	setChains(m, chains, nil)
 	b.logUnmatched(m)
 	m.PerConnectionBufferLimitBytes = atLeastZero(b.connectionSettings(gateway).GetListenerPerConnectionBufferLimitBytes())
-	b.listeners.add(xds.ListenerType, m.Name, m)
+	out.add(xds.ListenerType, m.Name, m)
 }
 
 // manager returns the HTTP connection manager of a port.
@@ -178,23 +201,21 @@ func (b *gatewayBuilder) manager(bind string, port *gatewayPort, routes string) 
 		statPrefix: "outbound_" + listenerName(bind, port.target) + ";", direction: gateway, protocol: service.HTTP,
 		routes: routes, hops: b.topology().GetNumTrustedProxies(), guard: b.guard,
 	}
-	if slices.ContainsFunc(b.gatewayServices(b.view), func(svc *service.Service) bool { return svc.Resolution == service.DynamicDNS }) {
+	if b.dynamic {
 		m.dynamic = b.view
 	}
 	return b.httpManager(m)
 }
 
-// httpsChain returns the chain of a server of HTTPS, and adds its routes.
+// httpsChain returns the chain of a server of HTTPS.
 func (b *gatewayBuilder) httpsChain(port *gatewayPort, s gatewayServer) *chain {
-	name := "https." + strconv.Itoa(int(port.number)) + "." + s.GetPort().GetName() + "." + s.of.Name + "." + s.of.Namespace
-	b.addRoutes(name, port, []gatewayServer{s}, true)
 	bind := first(nil, b.view.Families())
 	if port.bind != "" {
 		bind = port.bind
 	}
 	return &chain{
 		serverNames: s.serverNames(), transport: "tls", tls: downstreamTLS(b.view, s.GetTls(), true), origin: s.of.Origin(),
-		filters: []*listenerv3.Filter{b.manager(bind, port, name)},
+		filters: []*listenerv3.Filter{b.manager(bind, port, port.httpsRoutes(s))},
 	}
 }
 
@@ -288,7 +309,7 @@ func commonHosts(s gatewayServer, vs *push.VirtualService) (hosts []service.Host
 }
 
 // addRoutes adds the routes of servers that share a port.
-func (b *gatewayBuilder) addRoutes(name string, port *gatewayPort, servers []gatewayServer, tls bool) {
+func (b *gatewayBuilder) addRoutes(name string, port *gatewayPort, servers []gatewayServer, tls bool, out *sink) {
 	byHost := make(map[service.Hostname]*routev3.VirtualHost)
 	var order []*routev3.VirtualHost
 	hostFor := func(host service.Hostname) *routev3.VirtualHost {
@@ -333,7 +354,7 @@ func (b *gatewayBuilder) addRoutes(name string, port *gatewayPort, servers []gat
 		order = []*routev3.VirtualHost{{Name: "blackhole:" + strconv.Itoa(int(port.number)), Domains: []string{"*"}}}
 	}
 	// Istio names the routes of HTTP by the port on which the proxy listens.
-	b.routes.addAs(xds.RouteType, name, strings.Replace(name, "http."+strconv.Itoa(int(port.number)), "http."+strconv.Itoa(int(port.target)), 1), routeConfiguration(name, order))
+	out.addAs(xds.RouteType, name, strings.Replace(name, "http."+strconv.Itoa(int(port.number)), "http."+strconv.Itoa(int(port.target)), 1), routeConfiguration(name, order))
 }
 
 func last(r *routev3.Route) int {

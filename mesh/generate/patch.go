@@ -29,9 +29,6 @@ type sink struct {
 	bound map[string]bool
 }
 
-// unpatched returns a sink that patches nothing.
-func unpatched() *sink { return &sink{Resources: newResources()} }
-
 // sinkOf returns the sink for a part of the resources of a proxy, to which some kinds of patches apply.
 func (g *Generator) sinkOf(v *proxy.View, context envoyfilter.Context, kinds ...envoyfilter.ApplyTo) *sink {
 	s := &sink{Resources: newResources(), view: v, context: context, patches: g.snap.EnvoyFilters(v, kinds...)}

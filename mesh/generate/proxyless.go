@@ -100,24 +100,37 @@ func grpcTLS(names []string) *tlsv3.CommonTlsContext {
 	}
 }
 
-// addGRPCOutbound adds a listener for each name by which a service may be dialled, and the routes of each of its ports.
+// addGRPCOutbound adds a listener for each name by which a service may be dialled, and the routes of each of its ports;
+// nil for one of them adds none.
 func (g *Generator) addGRPCOutbound(v *proxy.View, scope *push.Scope, listeners, routes Set) {
 	catchAll := scope.Egress[len(scope.Egress)-1]
-	byPort := make(map[uint32]*hosts)
+	byPort := make(map[uint32]map[string]*routev3.VirtualHost) // and by domain
 	for _, svc := range catchAll.Services {
 		for _, port := range svc.Ports {
 			if port.Protocol == service.UDP {
 				continue
 			}
-			h := byPort[port.Number]
-			if h == nil {
-				h = g.newHosts(v, scope, catchAll, port.Number)
+			byDomain := byPort[port.Number]
+			if byDomain == nil {
+				byDomain = make(map[string]*routev3.VirtualHost)
+				h := g.newHosts(v, scope, catchAll, port.Number)
 				h.anyProtocol = true
 				h.addAll()
-				byPort[port.Number] = h
+				for _, vh := range slices.Backward(h.out) { // of several with one domain the first counts
+					for _, domain := range vh.Domains {
+						byDomain[domain] = vh
+					}
+				}
+				byPort[port.Number] = byDomain
 			}
-			name := ClusterName(port.Number, "", svc.Hostname)
-			if !g.addGRPCRoutes(h, svc, name, routes) {
+			name, vh := ClusterName(port.Number, "", svc.Hostname), byDomain[string(svc.Hostname)]
+			if vh == nil {
+				continue
+			}
+			if routes != nil {
+				routes.add(xds.RouteType, name, grpcRoutes(name, vh))
+			}
+			if listeners == nil {
 				continue
 			}
 			number := strconv.FormatUint(uint64(port.Number), 10)
@@ -139,20 +152,15 @@ func grpcListener(name, routes string) *listenerv3.Listener {
 	})}}
 }
 
-// addGRPCRoutes adds the routes of a service and a port; false for a service that has none there.
-func (g *Generator) addGRPCRoutes(h *hosts, svc *service.Service, name string, out Set) bool {
-	i := slices.IndexFunc(h.out, func(vh *routev3.VirtualHost) bool { return slices.Contains(vh.Domains, string(svc.Hostname)) })
-	if i < 0 {
-		return false
-	}
-	vh := &routev3.VirtualHost{Name: h.out[i].Name, Domains: []string{"*"}} // whatever name was dialled, it is this service
-	for _, r := range h.out[i].Routes {
+// grpcRoutes returns the routes of a service and a port, as a virtual host has them.
+func grpcRoutes(name string, of *routev3.VirtualHost) *routev3.RouteConfiguration {
+	vh := &routev3.VirtualHost{Name: of.Name, Domains: []string{"*"}} // whatever name was dialled, it is this service
+	for _, r := range of.Routes {
 		if r := grpcRoute(r); r != nil {
 			vh.Routes = append(vh.Routes, r)
 		}
 	}
-	out.add(xds.RouteType, name, &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{vh}})
-	return true
+	return &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{vh}}
 }
 
 // grpcRoute returns a route with what gRPC knows of routes (gRFCs A28, A31, A33, A44); nil for one that gRPC cannot follow:

@@ -83,14 +83,14 @@ func (g *Generator) OutboundListeners(v *proxy.View) *Resources {
 	g = g.of(v, client)
 	if v.Proxyless() {
 		out := newResources()
-		g.addGRPCOutbound(v, g.snap.Scope(v), out.Listeners, make(Set))
+		g.addGRPCOutbound(v, g.snap.Scope(v), out.Listeners, nil)
 		return out
 	}
 	out := g.sinkOf(v, outboundContext(v), slices.Concat(envoyfilter.ListenerKinds, []envoyfilter.ApplyTo{networking.EnvoyFilter_EXTENSION_CONFIG, networking.EnvoyFilter_BOOTSTRAP})...)
 	if v.Type() == proxy.Sidecar {
 		g.addOutboundListeners(v, g.snap.Scope(v), out)
 	} else {
-		g.addGateway(v, out, unpatched())
+		g.addGatewayListeners(v, out)
 	}
 	out.addOwn(xds.ListenerType, networking.EnvoyFilter_LISTENER)
 	out.addOwn(xds.ExtensionConfigType, networking.EnvoyFilter_EXTENSION_CONFIG)
@@ -105,14 +105,14 @@ func (g *Generator) OutboundRoutes(v *proxy.View) *Resources {
 	g = g.of(v, client)
 	if v.Proxyless() {
 		out := newResources()
-		g.addGRPCOutbound(v, g.snap.Scope(v), make(Set), out.Routes)
+		g.addGRPCOutbound(v, g.snap.Scope(v), nil, out.Routes)
 		return out
 	}
 	out := g.sinkOf(v, outboundContext(v), envoyfilter.RouteKinds...)
 	if v.Type() == proxy.Sidecar {
 		g.addOutboundRoutes(v, g.snap.Scope(v), out)
 	} else {
-		g.addGateway(v, unpatched(), out)
+		g.addGatewayRoutes(v, out)
 	}
 	return out.Resources
 }

@@ -227,7 +227,7 @@ func (f *bootstrapFlags) keepUpstream(parts []bootstrap.Part) {
 		if err != nil {
 			continue // it came from the wire
 		}
-		kept.Resources = append(kept.Resources, &discoveryv3.Resource{Name: fmt.Sprintf("%04d %s", i, p.Name), Resource: packed})
+		kept.Resources = append(kept.Resources, &discoveryv3.Resource{Name: fmt.Sprintf("%06d %s", i, p.Name), Resource: packed})
 	}
 	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(kept)
 	if err == nil {

@@ -284,7 +284,7 @@ func (s *Set) Bootstrap() (parts []Addition) {
 		return nil
 	}
 	for i, p := range s.by[networking.EnvoyFilter_BOOTSTRAP] {
-		parts = append(parts, Addition{fmt.Sprintf("%04d %s", i, p), proto.Clone(p.value), p})
+		parts = append(parts, Addition{fmt.Sprintf("%06d %s", i, p), proto.Clone(p.value), p})
 	}
 	return parts
 }

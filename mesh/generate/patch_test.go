@@ -93,9 +93,9 @@ spec:
 		g := New(push.New(m, config.DefaultDomain, nil, nil, true), m.shards)
 		const all, web = "EnvoyFilter istio-system/all spec.configPatches[0]", "EnvoyFilter shop/web spec.configPatches[1]"
 		for metadata, want := range map[string][]string{
-			"{NAMESPACE: shop, LABELS: {app: web}, TEAM: red}":                  {"0000 " + web, "0001 " + all},
-			"{NAMESPACE: shop, LABELS: {app: web}}":                             {"0000 " + all},
-			"{NAMESPACE: other, LABELS: {app: web}, TEAM: red}":                 {"0000 " + all},
+			"{NAMESPACE: shop, LABELS: {app: web}, TEAM: red}":                  {"000000 " + web, "000001 " + all},
+			"{NAMESPACE: shop, LABELS: {app: web}}":                             {"000000 " + all},
+			"{NAMESPACE: other, LABELS: {app: web}, TEAM: red}":                 {"000000 " + all},
 			"{NAMESPACE: shop, LABELS: {app: web}, TEAM: red, GENERATOR: grpc}": {},
 		} {
 			p := m.proxy(t, node(t, []byte("id: web\nmetadata: "+metadata)))

@@ -35,6 +35,7 @@ func (e *Environment) Explain(node string, req inspect.Request) (*inspect.Explan
 	}
 	explanation := inspect.Explain(served[0], req)
 	explanation.Warnings = served[0].Warnings()
+	addNetworks(explanation, served[0])
 	e.addServers(explanation, req, who)
 	e.addPlaces(explanation)
 	return explanation, nil
@@ -94,6 +95,18 @@ func (e *Environment) ExplainInbound(node string, req inspect.Request) (*inspect
 	explanation.Warnings = served[0].Warnings()
 	e.addPlaces(explanation)
 	return explanation, nil
+}
+
+// addNetworks says of each endpoint that is the gateway of a network which one that is.
+func addNetworks(explanation *inspect.Explanation, served *server.Served) {
+	for i, step := range explanation.Steps {
+		if step.Kind != "endpoint" {
+			continue
+		}
+		if network := served.NetworkAt(step.Name); network != "" {
+			explanation.Steps[i].Detail += ", the gateway of the network " + network
+		}
+	}
 }
 
 // addPlaces says of each document where it was written.

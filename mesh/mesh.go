@@ -210,6 +210,7 @@ func (e *Environment) assemble() {
 	e.config.RegisterHandler(config.Namespace, e.namespaceChanged)
 	e.config.RegisterHandler(config.RequestAuthentication, e.tokensChanged)
 	e.config.RegisterHandler(config.Service, e.gatewayChanged)
+	e.config.RegisterHandler(config.Node, e.nodeChanged)
 	xds := downstream.Config{
 		State: e.server, Observer: metrics, Identifier: "holdfast-mesh/" + e.cfg.Version, Log: e.cfg.Log,
 		Identify:   func(ctx context.Context, c downstream.Credentials) (any, error) { return e.server.Identify(ctx, c) },
@@ -234,6 +235,15 @@ func (e *Environment) namespaceChanged(ev config.Event) {
 func (e *Environment) gatewayChanged(ev config.Event) {
 	networks := e.config.List(config.MeshNetworks, "")
 	if push.IsNetworkGateway(ev.Old, networks, e.cfg.Domain) || push.IsNetworkGateway(ev.New, networks, e.cfg.Domain) {
+		e.server.ConfigChanged(ev)
+	}
+}
+
+// nodeChanged requests a push if a gateway of a network is reached at the address of a Node that changed. Registries read
+// where endpoints on the Node are. Until the configuration was read once nobody is served, and the Services of gateways
+// may still be missing.
+func (e *Environment) nodeChanged(ev config.Event) {
+	if e.config.HasSynced() && push.MovesGateways(ev.Old, ev.New, e.config.List(config.Service, ""), e.config.List(config.MeshNetworks, ""), e.cfg.Domain) {
 		e.server.ConfigChanged(ev)
 	}
 }

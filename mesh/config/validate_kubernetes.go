@@ -54,8 +54,12 @@ func validateService(k *checker, service *corev1.Service) {
 		if port.TargetPort.IntVal != 0 {
 			k.port(at.field("targetPort"), int64(port.TargetPort.IntVal))
 		}
+		if port.NodePort != 0 {
+			k.port(at.field("nodePort"), int64(port.NodePort))
+		}
 	}
 	k.labels(root.field("selector"), spec.Selector)
+	k.nodeSelector(service)
 	if spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 		k.warnf(root.field("sessionAffinity"), "not supported: write a DestinationRule with consistentHash")
 	}
@@ -142,9 +146,6 @@ func validatePod(k *checker, pod *corev1.Pod) {
 
 // validateNamespace checks nothing: the labels of a Namespace are all that is read.
 func validateNamespace(*checker, *corev1.Namespace) {}
-
-// validateNode checks a Node, of which only the labels are read.
-func validateNode(*checker, *corev1.Node) {}
 
 // validateIngress checks an Ingress.
 func validateIngress(k *checker, ingress *networkingv1.Ingress) {

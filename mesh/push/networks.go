@@ -6,21 +6,13 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strconv"
+	"sync"
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/service"
-)
-
-// The labels of a Service that is the gateway of a network.
-const (
-	labelNetwork     = "topology.istio.io/network"
-	labelGatewayPort = "networking.istio.io/gatewayPort"
-	// networkGatewayPort is the port of a gateway whose Service names none.
-	networkGatewayPort = 15443
 )
 
 // NetworkGateway is a gateway through which the endpoints of a network are reached from other networks.
@@ -68,8 +60,8 @@ func (n *Networks) Gateways(network, cluster string) []NetworkGateway {
 	return n.ByNetwork[network]
 }
 
-// indexNetworks returns the networks that the MeshNetworks and the Services of gateways say; before if
-// they are the same.
+// indexNetworks returns the networks that the MeshNetworks, the Services of gateways and the Nodes of these say;
+// before if they are the same.
 func indexNetworks(src Source, domain string, before *networkIndex) *networkIndex {
 	idx := &networkIndex{registries: make(map[string]string)}
 	all := make(map[NetworkGateway]struct{})
@@ -79,18 +71,19 @@ func indexNetworks(src Source, domain string, before *networkIndex) *networkInde
 			idx.add(spec, src.Cluster(), all, named)
 		}
 	}
+	nodes := sync.OnceValue(func() []*config.Config { return src.List(config.Node, "") })
 	for _, c := range src.List(config.Service, "") {
 		spec, ok := c.Spec.(*corev1.Service)
 		if !ok {
 			continue
 		}
 		gateways := named[service.Hostname(c.Name+"."+c.Namespace+".svc."+domain)]
-		if network := c.Labels[labelNetwork]; network != "" {
+		if network := c.Labels[config.NetworkLabel]; network != "" {
 			gateways = labelledGateway(network, c, spec)
 		}
 		for _, gw := range gateways {
-			for _, address := range externalAddresses(spec) {
-				gw.Cluster, gw.Address = src.Cluster(), address
+			for _, at := range externalAddresses(c, spec, gw.Port, nodes) {
+				gw.Cluster, gw.Address, gw.Port = src.Cluster(), at.address, at.port
 				all[gw] = struct{}{}
 			}
 		}
@@ -140,27 +133,59 @@ func parsePrefix(text string) (netip.Prefix, error) {
 
 // labelledGateway returns the gateway that a Service is by its labels: none if it does not have the port.
 func labelledGateway(network string, c *config.Config, spec *corev1.Service) []NetworkGateway {
-	port := int64(networkGatewayPort)
-	if n, err := strconv.ParseInt(c.Labels[labelGatewayPort], 10, 32); err == nil {
-		port = n
-	}
+	port := config.NetworkGatewayPort(c.Labels)
 	if !slices.ContainsFunc(spec.Spec.Ports, func(p corev1.ServicePort) bool { return int64(p.Port) == port }) {
 		return nil
 	}
 	return []NetworkGateway{{Network: network, Port: uint32(port)}}
 }
 
-// externalAddresses returns the addresses by which a Service is reached from outside its cluster: those
-// of its load balancer, and its externalIPs.
-func externalAddresses(spec *corev1.Service) (out []string) {
+// externalAddress is where a port of a Service is reached from outside its cluster.
+type externalAddress struct {
+	address string
+	port    uint32
+}
+
+// externalAddresses returns where a port of a Service is reached from outside its cluster: at its load balancer and its
+// externalIPs or, if it has neither and selects Nodes, at these. A Service that selects Nodes is reached at its nodePort
+// wherever that is, as with istiod, and nowhere if a port of it has none.
+func externalAddresses(c *config.Config, spec *corev1.Service, port uint32, nodes func() []*config.Config) (out []externalAddress) {
 	if spec.Spec.Type == corev1.ServiceTypeLoadBalancer {
 		for _, ingress := range spec.Status.LoadBalancer.Ingress {
 			if address := cmp.Or(ingress.IP, ingress.Hostname); address != "" {
-				out = append(out, address)
+				out = append(out, externalAddress{address, port})
 			}
 		}
 	}
-	return append(out, spec.Spec.ExternalIPs...)
+	selector, atNodes := config.NodeSelector(c)
+	if atNodes {
+		if number, ok := config.NodePort(spec, port); ok {
+			port = number
+		}
+		if port == 0 {
+			return nil
+		}
+	}
+	for _, address := range spec.Spec.ExternalIPs {
+		out = append(out, externalAddress{address, port})
+	}
+	if !atNodes || len(out) > 0 {
+		return out
+	}
+	for _, node := range nodes() {
+		if address := nodeAddress(node, selector); address != "" {
+			out = append(out, externalAddress{address, port})
+		}
+	}
+	return out
+}
+
+// nodeAddress returns the address of a Node if it has one and labels select it, else "". The Node may be nil.
+func nodeAddress(node *config.Config, selector map[string]string) string {
+	if node == nil || !config.SelectsNode(selector, node) {
+		return ""
+	}
+	return config.NodeAddress(node)
 }
 
 // Compare orders gateways by their addresses.
@@ -232,7 +257,7 @@ func IsNetworkGateway(c *config.Config, networks []*config.Config, domain string
 	if c == nil {
 		return false
 	}
-	if c.Labels[labelNetwork] != "" {
+	if c.Labels[config.NetworkLabel] != "" {
 		return true
 	}
 	host := c.Name + "." + c.Namespace + ".svc." + domain
@@ -250,4 +275,13 @@ func IsNetworkGateway(c *config.Config, networks []*config.Config, domain string
 		}
 	}
 	return false
+}
+
+// MovesGateways reports whether a change of a Node, from old to now, either of which may be nil, changes where the
+// gateways of networks are reached that are among Services.
+func MovesGateways(old, now *config.Config, services, networks []*config.Config, domain string) bool {
+	return slices.ContainsFunc(services, func(c *config.Config) bool {
+		selector, atNodes := config.NodeSelector(c)
+		return atNodes && nodeAddress(old, selector) != nodeAddress(now, selector) && IsNetworkGateway(c, networks, domain)
+	})
 }

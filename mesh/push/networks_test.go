@@ -90,3 +90,78 @@ func TestWhichServicesMayBeGatewaysOfNetworks(t *testing.T) {
 		}
 	}
 }
+
+func TestAGatewayOfANetworkIsReachedAtTheAddressesOfNodes(t *testing.T) {
+	const nodes = `
+{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {zone: a, edge: ""}}, status: {addresses: [{type: Hostname, address: n1}, {type: InternalIP, address: 10.0.0.1}, {type: ExternalIP, address: 192.0.2.1}, {type: ExternalIP, address: 192.0.2.11}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2, labels: {zone: b}}, status: {addresses: [{type: ExternalIP, address: 192.0.2.2}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n3, labels: {zone: b}}, status: {addresses: [{type: InternalIP, address: 10.0.0.3}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n4}, status: {addresses: [{type: ExternalIP, address: ""}, {type: ExternalIP, address: "2001:db8::4"}]}}
+---
+`
+	for _, tc := range []struct{ name, labels, selector, spec, status, want string }{
+		{"all", "", "{}", "type: NodePort, ports: [{port: 15443, nodePort: 31443}]", "", "[{east c1 192.0.2.1 31443} {east c1 192.0.2.2 31443} {east c1 2001:db8::4 31443}]"},
+		{"an empty annotation", "", "", "type: NodePort, ports: [{port: 15443, nodePort: 31443}]", "", "[{east c1 192.0.2.1 31443} {east c1 192.0.2.2 31443} {east c1 2001:db8::4 31443}]"},
+		{"by a label", "", `{"zone": "b"}`, "type: NodePort, ports: [{port: 15443, nodePort: 31443}]", "", "[{east c1 192.0.2.2 31443}]"},
+		{"by two labels", "", `{"zone": "a", "edge": ""}`, "type: NodePort, ports: [{port: 15443, nodePort: 31443}]", "", "[{east c1 192.0.2.1 31443}]"},
+		{"by an empty label that is missing", "", `{"zone": "b", "edge": ""}`, "type: NodePort, ports: [{port: 15443, nodePort: 31443}]", "", "[]"},
+		{"no Node", "", `{"zone": "c"}`, "type: NodePort, ports: [{port: 15443, nodePort: 31443}]", "", "[]"},
+		{"another port", `, networking.istio.io/gatewayPort: "443"`, "{}", "type: NodePort, ports: [{name: a, port: 15443, nodePort: 31443}, {name: b, port: 443, nodePort: 30443}]", "", "[{east c1 192.0.2.1 30443} {east c1 192.0.2.2 30443} {east c1 2001:db8::4 30443}]"},
+		{"a port for UDP beside it", "", `{"zone": "b"}`, "type: NodePort, ports: [{name: a, port: 15443, nodePort: 31443}, {name: b, port: 15443, protocol: UDP, nodePort: 30000}]", "", "[{east c1 192.0.2.2 31443}]"},
+		{"without a nodePort", "", "{}", "type: NodePort, ports: [{port: 15443}]", "", "[]"},
+		{"externalIPs come first, at the nodePort", "", "{}", "type: NodePort, externalIPs: [203.0.113.1], ports: [{port: 15443, nodePort: 31443}]", "", "[{east c1 203.0.113.1 31443}]"},
+		{"a load balancer", "", "{}", "type: LoadBalancer, ports: [{port: 15443, nodePort: 31443}]", ", status: {loadBalancer: {ingress: [{ip: 203.0.113.2}]}}", "[{east c1 203.0.113.2 15443}]"},
+		{"a load balancer without an address", "", "{}", "type: LoadBalancer, ports: [{port: 15443, nodePort: 31443}]", "", "[]"},
+		{"a cluster IP", "", "{}", "ports: [{port: 15443}]", "", "[]"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := (&documents{}).put(t, nodes+"{apiVersion: v1, kind: Service, metadata: {name: g, namespace: infra, labels: {topology.istio.io/network: east"+tc.labels+"}, annotations: {traffic.istio.io/nodeSelector: '"+tc.selector+"'}}, spec: {"+tc.spec+"}"+tc.status+"}")
+			if got := fmt.Sprint(snapshot(d).Networks(false).Gateways("east", "c1")); got != tc.want {
+				t.Errorf("%s, want %s", got, tc.want)
+			}
+		})
+	}
+	// By the meshNetworks: their port is one of the Service, or else is taken as it is.
+	d := (&documents{}).put(t, nodes+`{apiVersion: v1, kind: Service, metadata: {name: g, namespace: infra, annotations: {traffic.istio.io/nodeSelector: '{"zone": "b"}'}}, spec: {type: NodePort, ports: [{port: 443, nodePort: 30443}]}}
+---
+`+networksHead+"      east: {endpoints: [{fromRegistry: c1}], gateways: [{registryServiceName: g.infra.svc.cluster.local, port: 443}, {registryServiceName: g.infra.svc.cluster.local, port: 32000}]}\n")
+	if got, want := fmt.Sprint(snapshot(d).Networks(false).Gateways("east", "c1")), "[{east c1 192.0.2.2 30443} {east c1 192.0.2.2 32000}]"; got != want {
+		t.Errorf("by the meshNetworks: %s, want %s", got, want)
+	}
+}
+
+func TestWhichChangesOfNodesMoveGateways(t *testing.T) {
+	node := func(labels, kind, address string) *config.Config {
+		d := (&documents{}).put(t, "{apiVersion: v1, kind: Node, metadata: {name: node, labels: "+labels+"}, status: {addresses: [{type: "+kind+", address: "+address+"}]}}")
+		return d.List(config.Node, "")[0]
+	}
+	services := func(labels, selector string) []*config.Config {
+		return (&documents{}).put(t, "{apiVersion: v1, kind: Service, metadata: {name: g, namespace: infra, labels: "+labels+", annotations: {traffic.istio.io/nodeSelector: '"+selector+"'}}, spec: {type: NodePort, ports: [{port: 15443, nodePort: 31443}]}}").List(config.Service, "")
+	}
+	gateway := services("{topology.istio.io/network: east}", `{"zone": "a"}`)
+	one := node("{zone: a}", "ExternalIP", "192.0.2.1")
+	for _, tc := range []struct {
+		name     string
+		old, now *config.Config
+		services []*config.Config
+		want     bool
+	}{
+		{"added", nil, one, gateway, true},
+		{"removed", one, nil, gateway, true},
+		{"another address", one, node("{zone: a}", "ExternalIP", "192.0.2.2"), gateway, true},
+		{"not external any more", one, node("{zone: a}", "InternalIP", "192.0.2.1"), gateway, true},
+		{"not selected any more", one, node("{zone: b}", "ExternalIP", "192.0.2.1"), gateway, true},
+		{"another label", one, node("{zone: a, x: z}", "ExternalIP", "192.0.2.1"), gateway, false},
+		{"never selected", node("{zone: b}", "ExternalIP", "192.0.2.1"), node("{zone: b}", "ExternalIP", "192.0.2.2"), gateway, false},
+		{"never external", nil, node("{zone: a}", "InternalIP", "10.0.0.1"), gateway, false},
+		{"of no gateway", nil, one, services("{}", "{}"), false},
+		{"without Services", nil, one, nil, false},
+	} {
+		if got := MovesGateways(tc.old, tc.now, tc.services, nil, config.DefaultDomain); got != tc.want {
+			t.Errorf("%s: %v", tc.name, got)
+		}
+	}
+}

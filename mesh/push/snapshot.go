@@ -119,7 +119,7 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 		s.auth = s.auth.next(indexAuth(src.List(config.PeerAuthentication, ""), s.Mesh.GetRootNamespace()))
 	}
 	s.networks = before.networks
-	if is(config.MeshNetworks) || is(config.Service) || mesh {
+	if is(config.MeshNetworks) || is(config.Service) || is(config.Node) || mesh {
 		s.networks = indexNetworks(src, domain, before.networks)
 	}
 	s.authorization = before.authorization

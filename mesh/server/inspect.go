@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -68,6 +69,19 @@ func (s *Served) Gateways() (keys []config.Key) {
 
 // TrustDomain returns the trust domain of the mesh.
 func (s *Served) TrustDomain() string { return s.gen.Snapshot().Mesh.GetTrustDomain() }
+
+// NetworkAt returns the network that has a gateway at ADDRESS:PORT; "" for none.
+func (s *Served) NetworkAt(place string) string {
+	networks := s.gen.Snapshot().Networks(true)
+	for _, network := range slices.Sorted(maps.Keys(networks.ByNetwork)) {
+		for _, gw := range networks.ByNetwork[network] {
+			if place == fmt.Sprintf("%s:%d", gw.Address, gw.Port) {
+				return network
+			}
+		}
+	}
+	return ""
+}
 
 // Warnings say of which resources the proxy does not have what it is served.
 func (s *Served) Warnings() (out []string) {

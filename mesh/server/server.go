@@ -408,7 +408,7 @@ func (s *Server) ConfigChanged(e config.Event) {
 	switch key.Kind {
 	case config.MeshConfig:
 		r.Configs, r.Reasons = nil, map[push.Reason]int{push.GlobalUpdate: 1}
-	case config.MeshNetworks, config.Service: // of the gateway of a network
+	case config.MeshNetworks, config.Service, config.Node: // of the gateway of a network
 		r.Configs, r.Reasons = nil, map[push.Reason]int{push.NetworksUpdate: 1}
 	case config.Secret:
 		r.Reasons = map[push.Reason]int{push.SecretUpdate: 1}

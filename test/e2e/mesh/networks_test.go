@@ -3,6 +3,7 @@ package mesh
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/holdfast-xds/holdfast/test/testbed"
@@ -20,7 +21,7 @@ kind: Gateway
 metadata: {name: gateway, namespace: shop}
 spec:
   selector: {app: gateway}
-  servers: [{port: {number: %d, name: tls, protocol: TLS}, bind: 127.0.0.1, hosts: ["*.internal"], tls: {mode: AUTO_PASSTHROUGH}}]
+  servers: [{port: {number: %d, name: tls, protocol: TLS}, bind: 0.0.0.0, hosts: ["*.internal"], tls: {mode: AUTO_PASSTHROUGH}}]
 `, port))
 	p.run(gateway, "gateway")
 	p.check(gateway.envoy.Wait(limit, func() error { return testbed.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port)) }))
@@ -40,7 +41,32 @@ spec:
 		return nil
 	}))
 	p.answers(p.request(), "200 v1")
+	// A gateway at the addresses of Nodes takes the place of the one that the networks name, and moves with the address.
+	gatewayAtNode := func(address string) {
+		p.write("node", "apiVersion: v1\nkind: Node\nmetadata: {name: node-1, labels: {edge: 'yes'}}\nstatus: {addresses: [{type: InternalIP, address: 192.0.2.1}, {type: ExternalIP, address: "+address+"}]}\n")
+	}
+	explained := func(gateway string) {
+		p.Helper()
+		p.check(p.envoy.Wait(limit, func() error {
+			if _, out, _ := run(p, "explain", "--proxy", "client-1", fmt.Sprintf("web.internal:%d/", p.port), "--admin", p.admin); !strings.Contains(out, gateway) || !strings.Contains(out, "the gateway of the network east") {
+				return fmt.Errorf("explain does not name the gateway %s:\n%s", gateway, out)
+			}
+			return nil
+		}))
+		p.answers(p.request(), "200 v1")
+	}
+	gatewayAtNode("127.0.0.1")
+	p.write("at-nodes", fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: gateway, namespace: shop, labels: {topology.istio.io/network: east}, annotations: {traffic.istio.io/nodeSelector: '{"edge": "yes"}'}}
+spec: {type: NodePort, ports: [{name: tls, port: 15443, nodePort: %d}]}
+`, port))
+	networks(`{east: {endpoints: [{fromCidr: 127.0.0.0/8}]}}`)
+	explained(fmt.Sprintf("127.0.0.1:%d", port))
+	gatewayAtNode("127.0.0.2") // the gateway listens on both
+	explained(fmt.Sprintf("127.0.0.2:%d", port))
 	networks("{}")
+	p.remove("at-nodes")
 	p.check(p.envoy.Wait(limit, func() error {
 		before := through()
 		if status, body, err := p.request().Get(); err != nil || fmt.Sprintf("%d %s", status, body) != "200 v1" {

@@ -21,7 +21,7 @@ const fieldsFile = "../../../mesh/config/fields.txt"
 // coveredKinds are the kinds whose supported fields must occur in cases.
 var coveredKinds = []string{
 	"ServiceEntry", "WorkloadEntry", "VirtualService", "DestinationRule", "Gateway", "Sidecar", "PeerAuthentication", "EnvoyFilter",
-	"Telemetry", "Service", "EndpointSlice", "Ingress", "MeshConfig", "MeshNetworks", "ConfigMap",
+	"Telemetry", "Service", "EndpointSlice", "Node", "Ingress", "MeshConfig", "MeshNetworks", "ConfigMap",
 	"GatewayClass", "KubernetesGateway", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "ReferenceGrant", "BackendTLSPolicy",
 }
 

@@ -80,7 +80,7 @@ func (e *Environment) addServers(explanation *inspect.Explanation, req inspect.R
 
 // principalOf returns the SPIFFE ID of the certificate of a proxy.
 func (e *Environment) principalOf(s *server.Served, who *proxy.Proxy) string {
-	return "spiffe://" + s.TrustDomain() + "/ns/" + who.Namespace + "/sa/" + cmp.Or(who.ServiceAccount, "default")
+	return "spiffe://" + cmp.Or(who.TrustDomain, s.TrustDomain()) + "/ns/" + who.Namespace + "/sa/" + cmp.Or(who.ServiceAccount, "default")
 }
 
 // ExplainInbound says what would happen to a request that comes to the workload of a connected proxy, at a port of the

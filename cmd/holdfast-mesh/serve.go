@@ -42,6 +42,7 @@ type serveFlags struct {
 	cfg     mesh.Config
 	issuers []string
 	keys    []string
+	domains []string
 	tokenCA string
 	level   string
 	format  string
@@ -88,6 +89,7 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.DurationVar(&cfg.MaxLifetime, "ca-max-lifetime", ca.DefaultMaxLifetime, "maximum `TIME` for which a certificate is valid; without a wish of the client it is 24h at most")
 	flags.StringArrayVar(&f.issuers, "token-issuer", nil, "`URL` of an issuer of tokens (JWT) by which clients of --tls-listen authenticate: service accounts of Kubernetes, or SPIFFE IDs. May be repeated")
 	flags.StringArrayVar(&f.keys, "token-keys", nil, "`URL=FILE` with the public keys of a --token-issuer, as JWKS or PEM; without it they are asked for at its URL. May be repeated")
+	flags.StringArrayVar(&f.domains, "token-trust-domain", nil, "`URL=DOMAIN`, the only trust domain for which a --token-issuer speaks: the mesh's or one of its aliases; without it service accounts are of the mesh's. May be repeated")
 	flags.StringVar(&f.tokenCA, "token-ca", "", "PEM `FILE` of the CAs to trust at the URL of a --token-issuer; empty: those of the system")
 	flags.StringArrayVar(&cfg.Authn.Audiences, "token-audience", []string{authn.DefaultAudience}, "`AUDIENCE` of which tokens must be. May be repeated")
 	flags.StringVar(&cfg.JWKSFetch, "jwks-fetch", mesh.ControlPlane, "`WHO` gets the keys at the jwksUri of a RequestAuthentication: control-plane; or proxy: Envoy itself, if the URI is of a service of the mesh")
@@ -105,27 +107,41 @@ func newServe(stderr io.Writer) *cobra.Command {
 	return c
 }
 
-// readIssuers joins the flags of issuers.
-func (f *serveFlags) readIssuers() error {
-	files := make(map[string]string)
-	for _, pair := range f.keys {
+// byIssuer reads the values of a flag that say something of issuers. form is what is wanted.
+func byIssuer(flag, form string, pairs []string) (map[string]string, error) {
+	values := make(map[string]string)
+	for _, pair := range pairs {
 		at := strings.LastIndexByte(pair, '=')
 		if at < 1 || at == len(pair)-1 {
-			return fmt.Errorf("--token-keys %q: want URL=FILE", pair)
+			return nil, fmt.Errorf("%s %q: want %s", flag, pair, form)
 		}
-		if files[pair[:at]] != "" {
-			return fmt.Errorf("--token-keys %s: given twice", pair[:at])
+		if values[pair[:at]] != "" {
+			return nil, fmt.Errorf("%s %s: given twice", flag, pair[:at])
 		}
-		files[pair[:at]] = pair[at+1:]
+		values[pair[:at]] = pair[at+1:]
+	}
+	return values, nil
+}
+
+// readIssuers joins the flags of issuers.
+func (f *serveFlags) readIssuers() error {
+	files, err := byIssuer("--token-keys", "URL=FILE", f.keys)
+	if err != nil {
+		return err
+	}
+	domains, err := byIssuer("--token-trust-domain", "URL=DOMAIN", f.domains)
+	if err != nil {
+		return err
 	}
 	asked := false
 	for _, url := range f.issuers {
-		i := authn.Issuer{URL: url, Keys: files[url]}
+		i := authn.Issuer{URL: url, Keys: files[url], TrustDomain: domains[url]}
 		if i.Keys == "" {
 			i.CA, asked = f.tokenCA, true
 		}
 		f.cfg.Authn.Issuers = append(f.cfg.Authn.Issuers, i)
 		delete(files, url)
+		delete(domains, url)
 	}
 	switch {
 	case f.tokenCA != "" && !asked:
@@ -135,6 +151,9 @@ func (f *serveFlags) readIssuers() error {
 	}
 	for url := range files {
 		return fmt.Errorf("--token-keys %s: there is no --token-issuer of this URL", url)
+	}
+	for url := range domains {
+		return fmt.Errorf("--token-trust-domain %s: there is no --token-issuer of this URL", url)
 	}
 	return nil
 }

@@ -44,6 +44,8 @@ type Config struct {
 type Authenticator struct {
 	cfg     Config
 	issuers map[string]*issuer // by URL
+	// assigned are the trust domains of issuers.
+	assigned map[string]bool
 }
 
 // New checks the configuration, and reads the files of keys.
@@ -52,7 +54,7 @@ func New(cfg Config) (*Authenticator, error) {
 		cfg.Audiences = []string{DefaultAudience}
 	}
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
-	a := &Authenticator{cfg: cfg, issuers: make(map[string]*issuer)}
+	a := &Authenticator{cfg: cfg, issuers: make(map[string]*issuer), assigned: make(map[string]bool)}
 	for _, from := range cfg.Issuers {
 		if a.issuers[from.URL] != nil {
 			return nil, fmt.Errorf("the issuer %s is named twice", from.URL)
@@ -62,13 +64,23 @@ func New(cfg Config) (*Authenticator, error) {
 			return nil, fmt.Errorf("issuer %s: %w", from.URL, err)
 		}
 		a.issuers[from.URL] = i
+		if from.TrustDomain != "" {
+			a.assigned[from.TrustDomain] = true
+		}
 	}
 	return a, nil
 }
 
+// Interchangeable reports whether an identity of one trust domain of the mesh may have a certificate of another, as in a
+// mesh that changes its name. The trust domain of an issuer stands for itself alone: with the certificate of another one,
+// a client would be a workload for which its issuer does not speak.
+func (a *Authenticator) Interchangeable(from, to string) bool {
+	return from == to || !a.assigned[from] && !a.assigned[to]
+}
+
 // Identify returns who a client is; nil if it proves nothing and need not. domains are the trust domains of
-// the mesh, its own first, of which tokens are, too, that do not say theirs. Errors are those of gRPC:
-// UNAUTHENTICATED if the proof is missing or wrong, UNAVAILABLE if it cannot be checked now.
+// the mesh, its own first, of which tokens are, too, that do not say theirs and whose issuer has none. Errors are
+// those of gRPC: UNAUTHENTICATED if the proof is missing or wrong, UNAVAILABLE if it cannot be checked now.
 func (a *Authenticator) Identify(ctx context.Context, c downstream.Credentials, domains []string) (*proxy.Identity, error) {
 	if !c.Secure {
 		return nil, nil // whoever listens could use the token
@@ -125,11 +137,30 @@ func (a *Authenticator) identifyToken(ctx context.Context, raw string, domains [
 	if err := token.Claims(&c); err != nil {
 		return nil, refuse(fmt.Errorf("its claims cannot be read: %w", err))
 	}
-	id, err := c.identity(token.Subject, domains)
+	id, err := c.identity(token.Subject, cmp.Or(i.TrustDomain, domains[0]))
+	if err == nil {
+		err = a.checkDomain(i, id, domains)
+	}
 	if err != nil {
 		return nil, refuse(err)
 	}
 	return id, nil
+}
+
+// checkDomain checks that an issuer speaks for the trust domain of an identity: for its own, which must be one of the
+// mesh, or, if it has none, for those that no issuer has.
+func (a *Authenticator) checkDomain(i *issuer, id *proxy.Identity, domains []string) error {
+	switch {
+	case i.TrustDomain == "" && a.assigned[id.TrustDomain]:
+		return fmt.Errorf("its identity %s is of a trust domain for which other issuers speak: assign one to its own with --token-trust-domain %s=DOMAIN", id.ID(), i.URL)
+	case i.TrustDomain == "":
+		return nil // where the identity is used, its trust domain must be one of the mesh
+	case !slices.Contains(domains, i.TrustDomain):
+		return fmt.Errorf("the trust domain of its issuer (--token-trust-domain) is %s, and not one of the mesh: add it to trustDomainAliases of the mesh configuration, which has %s", i.TrustDomain, strings.Join(domains, ", "))
+	case id.TrustDomain != i.TrustDomain:
+		return fmt.Errorf("its identity is %s, and its issuer speaks for the trust domain %s only", id.ID(), i.TrustDomain)
+	}
+	return nil
 }
 
 // bearer returns the token of the first header that has one.

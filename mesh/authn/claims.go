@@ -25,8 +25,8 @@ type claims struct {
 }
 
 // identity returns the identity that a subject and claims name: a service account of Kubernetes, or a SPIFFE ID
-// as Istio writes it.
-func (c claims) identity(subject string, domains []string) (*proxy.Identity, error) {
+// as Istio writes it. domain is the trust domain of service accounts.
+func (c claims) identity(subject, domain string) (*proxy.Identity, error) {
 	if strings.HasPrefix(subject, pki.SPIFFE) {
 		id, err := spiffeid.FromString(subject)
 		if err != nil {
@@ -42,7 +42,7 @@ func (c claims) identity(subject string, domains []string) (*proxy.Identity, err
 	if of := c.Kubernetes; of.Namespace != "" && (of.Namespace != namespace || of.ServiceAccount.Name != account) {
 		return nil, fmt.Errorf("its subject is %.200q, and its claims are of the service account %.200q of %.200q", subject, of.ServiceAccount.Name, of.Namespace)
 	}
-	return &proxy.Identity{TrustDomain: domains[0], Namespace: namespace, ServiceAccount: account}, nil
+	return &proxy.Identity{TrustDomain: domain, Namespace: namespace, ServiceAccount: account}, nil
 }
 
 // isName reports whether a text may be a part of a SPIFFE ID, as names of Kubernetes are.

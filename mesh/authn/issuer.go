@@ -19,6 +19,7 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/go-jose/go-jose/v4"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
@@ -40,6 +41,9 @@ type Issuer struct {
 	Keys string
 	// CA is a file with the CAs to trust for that; "" means those of the system.
 	CA string
+	// TrustDomain is the one trust domain for which the issuer speaks, and for which no issuer without one does. With ""
+	// its service accounts are of the trust domain of the mesh, and its SPIFFE IDs of any one of the mesh.
+	TrustDomain string
 }
 
 // issuer verifies tokens of an Issuer. It implements oidc.KeySet for keys in a file.
@@ -56,6 +60,9 @@ type issuer struct {
 }
 
 func newIssuer(from Issuer, log *slog.Logger) (*issuer, error) {
+	if domain, err := spiffeid.TrustDomainFromString(from.TrustDomain); from.TrustDomain != "" && (err != nil || domain.Name() != from.TrustDomain) {
+		return nil, fmt.Errorf("%.200q is no trust domain: want a name such as cluster.local, in lower case", from.TrustDomain)
+	}
 	i := &issuer{Issuer: from, log: log}
 	config := &oidc.Config{SkipClientIDCheck: true}
 	for _, alg := range algorithms {

@@ -71,6 +71,9 @@ type Config struct {
 	// its own first.
 	Identify     func(ctx context.Context, c downstream.Credentials, domains []string) (*proxy.Identity, error)
 	TrustDomains func() ([]string, error)
+	// Interchangeable reports whether a client of one trust domain of the mesh may have a certificate of another; nil
+	// means always.
+	Interchangeable func(from, to string) bool
 	// MaxLifetime bounds the lifetime that a client may ask for; 0 means DefaultMaxLifetime.
 	MaxLifetime time.Duration
 	// Names are the DNS names and IP addresses of the control plane's own server.
@@ -98,6 +101,9 @@ func New(cfg Config) (*Server, error) {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.Interchangeable == nil {
+		cfg.Interchangeable = func(_, _ string) bool { return true }
 	}
 	names, err := ownNames(cfg.Names)
 	if err != nil {
@@ -176,6 +182,7 @@ func (s *Server) create(ctx context.Context, req *pb.IstioCertificateRequest) (*
 			return nil, status.Errorf(codes.InvalidArgument, "%s %.100q is not supported", name, value.GetStringValue())
 		}
 	}
+	domains = slices.DeleteFunc(slices.Clone(domains), func(other string) bool { return !s.cfg.Interchangeable(id.TrustDomain, other) })
 	key, named, err := parseRequest(req.GetCsr(), *id, domains)
 	if err != nil {
 		s.cfg.Metrics.malformed.Inc()
@@ -242,7 +249,7 @@ func (s *Server) limiter(id string) *rate.Limiter {
 }
 
 // parseRequest returns the public key of a certificate request (PKCS#10 in PEM), and the identity for which it is: that of
-// the client, in a trust domain of the mesh for which the request may ask. Any other name is an error, because the
+// the client, in one of the trust domains for which the request may ask. Any other name is an error, because the
 // client's agent would reject the certificate without it.
 func parseRequest(text string, client proxy.Identity, domains []string) (key crypto.PublicKey, id proxy.Identity, err error) {
 	if len(text) > maxRequest {

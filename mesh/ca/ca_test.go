@@ -424,3 +424,51 @@ func TestAnAuthorityIsNamed(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A client whose trust domain is that of an issuer gets no certificate of another one, whether a token or a former
+// certificate proves who it is; nor does anybody else get one of that.
+func TestACertificateIsOfTheTrustDomainOfItsIssuer(t *testing.T) {
+	r := newRig(t, func(c *Config) {
+		c.Interchangeable = func(from, to string) bool { return from == to || from != "b.example" && to != "b.example" }
+		c.TrustDomains = func() ([]string, error) { return []string{"cluster.local", "b.example", "old.example"}, nil }
+	})
+	key := pkitest.Key(t)
+	const a, b, old = "spiffe://cluster.local/ns/shop/sa/web", "spiffe://b.example/ns/shop/sa/web", "spiffe://old.example/ns/shop/sa/web"
+	resp, err := r.ask("b.example/shop/web", nil, request(t, key, named(b)))
+	r.check(err)
+	if names, err := pki.NamesOf(certificate(t, resp)); err != nil || !names.Equal(pki.Names{ID: b}) {
+		t.Fatalf("the certificate is for %s, %v", names, err)
+	}
+	own := &tls.Certificate{Certificate: [][]byte{certificate(t, resp).Raw}, PrivateKey: key}
+	for _, tc := range []struct {
+		name, token, id string
+		with            *tls.Certificate
+		refused         bool
+	}{
+		{"another trust domain, by a token", "b.example/shop/web", a, nil, true},
+		{"an alias, by a token", "b.example/shop/web", old, nil, true},
+		{"another trust domain, by a certificate", "", a, own, true},
+		{"another trust domain, by a certificate and another's token", "cluster.local/shop/web", a, own, true},
+		{"its own again", "", b, own, false},
+		{"that of the issuer, by a token of the mesh", "cluster.local/shop/web", b, nil, true},
+		{"that of the issuer, by a token of an alias", "old.example/shop/web", b, nil, true},
+		{"an alias, by a token of the mesh", "cluster.local/shop/web", old, nil, false},
+	} {
+		resp, err := r.ask(tc.token, tc.with, request(t, key, named(tc.id)))
+		if tc.refused != (status.Code(err) == codes.PermissionDenied) || !tc.refused && err != nil {
+			t.Errorf("%s: %v", tc.name, err)
+			continue
+		}
+		if !tc.refused {
+			if names, err := pki.NamesOf(certificate(t, resp)); err != nil || !names.Equal(pki.Names{ID: tc.id}) {
+				t.Errorf("%s: the certificate is for %s, %v", tc.name, names, err)
+			}
+		}
+	}
+	// Without a name in the request, it is the client's.
+	resp, err = r.ask("", own, request(t, key, nil))
+	r.check(err)
+	if names, err := pki.NamesOf(certificate(t, resp)); err != nil || !names.Equal(pki.Names{ID: b}) {
+		t.Errorf("without a name: for %s, %v", names, err)
+	}
+}

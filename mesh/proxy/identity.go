@@ -61,6 +61,6 @@ func (p *Proxy) Authenticate(id *Identity, domains []string) (*Proxy, error) {
 	case p.ServiceAccount != "" && id.ServiceAccount != p.ServiceAccount:
 		return nil, fmt.Errorf("node %q: its service account is %q, and that of its identity %q", p.Node, p.ServiceAccount, id.ServiceAccount)
 	}
-	q.ServiceAccount, q.Authenticated = id.ServiceAccount, true
+	q.ServiceAccount, q.TrustDomain, q.Authenticated = id.ServiceAccount, id.TrustDomain, true
 	return &q, nil
 }

@@ -53,6 +53,8 @@ func TestTheIdentityOfACertificateIsTheProxys(t *testing.T) {
 				if err == nil || err.Error() != tc.err {
 					t.Errorf("error %v, want %q", err, tc.err)
 				}
+			case got.Authenticated && (id == nil || got.TrustDomain != id.TrustDomain):
+				t.Errorf("the trust domain is %q", got.TrustDomain)
 			case got.Authenticated != (tc.want != "") || got.Authenticated && got.ServiceAccount != tc.want:
 				t.Errorf("authenticated %v as %q, want %q", got.Authenticated, got.ServiceAccount, tc.want)
 			}

@@ -97,8 +97,10 @@ type Proxy struct {
 	// PilotAgent says that Istio's agent made the bootstrap: secrets come from its cluster sds-grpc,
 	// and not over the stream of everything else.
 	PilotAgent bool
-	// Authenticated says that Namespace and ServiceAccount are those of the proxy's certificate.
+	// Authenticated says that Namespace and ServiceAccount are those of the proxy's certificate or token. TrustDomain is
+	// that of its identity then, and "" otherwise.
 	Authenticated bool
+	TrustDomain   string
 	// Targets are the ports of services that the workload serves, in the order of TargetPort. The
 	// Node does not say them.
 	Targets []Target

@@ -28,6 +28,18 @@ type pair struct {
 // and is not tried again, so that each that is refused is seen. metadata is more of the client's.
 func newPair(t *testing.T, mode string, metadata ...string) *pair {
 	t.Helper()
+	p := newPairAtRest(t, mode, metadata...)
+	p.trust(p.issuer)
+	p.startMesh()
+	p.run(p.server, "web")
+	p.run(p.world, "client")
+	p.answers(p.request(), "200 v1")
+	return p
+}
+
+// newPairAtRest is newPair, and starts nothing. holdfast-mesh has an authority, and trusts no issuer.
+func newPairAtRest(t *testing.T, mode string, metadata ...string) *pair {
+	t.Helper()
 	w := newWorld(t)
 	w.through = true
 	w.of.labels, w.of.metadata = `{"app":"client","security.istio.io/tlsMode":"istio"}`, metadata
@@ -42,26 +54,39 @@ func newPair(t *testing.T, mode string, metadata ...string) *pair {
 	issuer, err := tokens.New()
 	w.check(err)
 	p.issuer = issuer
-	w.check(os.WriteFile(w.path("keys.json"), issuer.Keys, 0o600))
-	w.args = append(w.args, "--listen", "", "--tls-listen", w.xds, "--ca", "dev:"+w.path("ca"), "--token-issuer", issuer.URL, "--token-keys", issuer.URL+"="+w.path("keys.json"))
-	w.startMesh()
-	p.run(p.server, "web")
-	p.run(w, "client")
-	w.answers(w.request(), "200 v1")
+	w.args = append(w.args, "--listen", "", "--tls-listen", w.xds, "--ca", "dev:"+w.path("ca"))
 	return p
+}
+
+// trust makes holdfast-mesh trust issuers from its start on.
+func (p *pair) trust(issuers ...*tokens.Issuer) {
+	p.Helper()
+	for i, issuer := range issuers {
+		file := p.path(fmt.Sprintf("keys-%d.json", i))
+		p.check(os.WriteFile(file, issuer.Keys, 0o600))
+		p.args = append(p.args, "--token-issuer", issuer.URL, "--token-keys", issuer.URL+"="+file)
+	}
 }
 
 // run starts the sidecar of a service account.
 func (p *pair) run(as *world, account string) {
 	p.Helper()
-	text, err := p.issuer.Token("shop", account)
+	p.startAgentOf(as, p.issuer, account, "spiffe://cluster.local/ns/shop/sa/"+account)
+	as.startEnvoy()
+}
+
+// startAgentOf starts the agent of a sidecar with a token of a service account, and asks for a certificate of an identity.
+func (p *pair) startAgentOf(as *world, issuer *tokens.Issuer, account, identity string, more ...string) {
+	p.Helper()
+	text, err := issuer.Token("shop", account)
 	p.check(err)
 	token := p.path("token-" + account)
 	p.check(os.WriteFile(token, text, 0o600))
-	as.startAgentWith("--upstream", p.xds, "--upstream-ca", p.path("ca/root-cert.pem"), "--upstream-token-file", token,
-		"--ca", "istio:"+p.xds, "--istio-ca", p.path("ca/root-cert.pem"), "--istio-token-file", token,
-		"--identity", "spiffe://cluster.local/ns/shop/sa/"+account, "--identity-dir", as.own("identity"))
-	as.startEnvoy()
+	as.startAgentWith(append([]string{
+		"--upstream", p.xds, "--upstream-ca", p.path("ca/root-cert.pem"), "--upstream-token-file", token,
+		"--ca", "istio:" + p.xds, "--istio-ca", p.path("ca/root-cert.pem"), "--istio-token-file", token,
+		"--identity", identity, "--identity-dir", as.own("identity"),
+	}, more...)...)
 }
 
 // endpoints writes the service with endpoints of these service accounts: "web" for the server, others for

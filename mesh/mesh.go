@@ -158,7 +158,7 @@ func (e *Environment) authority() error {
 	}
 	e.ca, err = ca.New(ca.Config{
 		Authority: signer, Identify: e.authn.Identify, TrustDomains: func() ([]string, error) { return e.server.TrustDomains() },
-		Interchangeable: e.authn.Interchangeable, MaxLifetime: e.cfg.MaxLifetime, Names: names, Metrics: ca.NewMetrics(e.metrics), Log: e.cfg.Log,
+		Assigned: e.authn.Assigned, MaxLifetime: e.cfg.MaxLifetime, Names: names, OptionalNames: e.cfg.TLSCert != "", Metrics: ca.NewMetrics(e.metrics), Log: e.cfg.Log,
 	})
 	if err != nil {
 		return fmt.Errorf("--tls-name: %w", err)

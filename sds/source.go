@@ -131,6 +131,9 @@ func (m *Manager) source(cfg SourceConfig) (*source, error) {
 	if err := s.addIdentities(); err != nil {
 		return nil, err
 	}
+	if a, ok := s.authority.(interface{ Require(func() []pki.Names) }); ok {
+		a.Require(s.required)
+	}
 	if err := s.watchPinned(); err != nil {
 		return nil, err
 	}
@@ -199,6 +202,14 @@ func (s *source) addIdentities() error {
 		})
 	}
 	return nil
+}
+
+// required returns the names that an authority in the pod has to sign: those of all identities.
+func (s *source) required() (all []pki.Names) {
+	for _, id := range s.identities {
+		all = append(all, id.cfg.Names)
+	}
+	return all
 }
 
 func (s *source) watchPinned() error {

@@ -71,12 +71,8 @@ func New(cfg Config) (*Authenticator, error) {
 	return a, nil
 }
 
-// Interchangeable reports whether an identity of one trust domain of the mesh may have a certificate of another, as in a
-// mesh that changes its name. The trust domain of an issuer stands for itself alone: with the certificate of another one,
-// a client would be a workload for which its issuer does not speak.
-func (a *Authenticator) Interchangeable(from, to string) bool {
-	return from == to || !a.assigned[from] && !a.assigned[to]
-}
+// Assigned reports whether a trust domain is that of an issuer, for which no other one speaks.
+func (a *Authenticator) Assigned(domain string) bool { return a.assigned[domain] }
 
 // Identify returns who a client is; nil if it proves nothing and need not. domains are the trust domains of
 // the mesh, its own first, of which tokens are, too, that do not say theirs and whose issuer has none. Errors are

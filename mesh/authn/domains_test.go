@@ -139,29 +139,15 @@ func TestTheTrustDomainOfAnIssuerMustBeOneOfTheMesh(t *testing.T) {
 	if id != nil || status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), why) {
 		t.Errorf("%+v, %v", id, err)
 	}
+	for domain, want := range map[string]bool{"cluster.local": true, "old.example": true, "other.example": false, "": false} {
+		if c.Assigned(domain) != want {
+			t.Errorf("%q is assigned: %v", domain, !want)
+		}
+	}
 	for _, domain := range []string{"Old.example", "spiffe://old.example", "old.example/", "a b", "old.example:1", "*"} {
 		_, err := New(Config{Issuers: []Issuer{{URL: issuerB, Keys: c.b.file, TrustDomain: domain}}})
 		if err == nil || !strings.Contains(err.Error(), "issuer "+issuerB+": ") || !strings.Contains(err.Error(), "is no trust domain") {
 			t.Errorf("the trust domain %q: %v", domain, err)
-		}
-	}
-}
-
-func TestTrustDomainsOfIssuersStandForThemselvesAlone(t *testing.T) {
-	for _, tc := range []struct {
-		domainA, domainB, from, to string
-		want                       bool
-	}{
-		{"", "", "cluster.local", "old.example", true},
-		{"", "old.example", "cluster.local", "cluster.local", true},
-		{"", "old.example", "old.example", "old.example", true},
-		{"", "old.example", "old.example", "cluster.local", false},
-		{"", "old.example", "cluster.local", "old.example", false},
-		{"", "old.example", "cluster.local", "third.example", true},
-		{"cluster.local", "old.example", "old.example", "third.example", false},
-	} {
-		if got := newClusters(t, tc.domainA, tc.domainB).Interchangeable(tc.from, tc.to); got != tc.want {
-			t.Errorf("%q and %q: a certificate of %s for %s: %v", tc.domainA, tc.domainB, tc.to, tc.from, got)
 		}
 	}
 }

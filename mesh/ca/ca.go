@@ -56,7 +56,8 @@ const (
 	perIdentity, burst = rate.Limit(10), 100
 )
 
-// Authority signs certificates, as those of package local do.
+// Authority signs certificates, as those of package local do. If it has a method Require, it is told what it has to sign,
+// so that it does not replace what is in use by what signs less.
 type Authority interface {
 	// Run watches the authority until ctx ends, and calls roots when what peers must trust has changed, and fault
 	// with its current problem, nil for none.
@@ -71,16 +72,18 @@ type Config struct {
 	// its own first.
 	Identify     func(ctx context.Context, c downstream.Credentials, domains []string) (*proxy.Identity, error)
 	TrustDomains func() ([]string, error)
-	// Interchangeable reports whether a client of one trust domain of the mesh may have a certificate of another; nil
-	// means always.
-	Interchangeable func(from, to string) bool
+	// Assigned reports whether a trust domain is that of an issuer of tokens: it is exchanged for no other one. nil means
+	// that none is.
+	Assigned func(domain string) bool
 	// MaxLifetime bounds the lifetime that a client may ask for; 0 means DefaultMaxLifetime.
 	MaxLifetime time.Duration
-	// Names are the DNS names and IP addresses of the control plane's own server.
-	Names   []string
-	Metrics *Metrics
-	Now     func() time.Time // nil means time.Now
-	Log     *slog.Logger     // may be nil
+	// Names are the DNS names and IP addresses of the control plane's own server. OptionalNames says that it has another
+	// certificate, so that the authority need not sign these.
+	Names         []string
+	OptionalNames bool
+	Metrics       *Metrics
+	Now           func() time.Time // nil means time.Now
+	Log           *slog.Logger     // may be nil
 }
 
 // Server is the authority of a mesh. Create one with New, and run Run.
@@ -102,15 +105,19 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	if cfg.Interchangeable == nil {
-		cfg.Interchangeable = func(_, _ string) bool { return true }
+	if cfg.Assigned == nil {
+		cfg.Assigned = func(string) bool { return false }
 	}
 	names, err := ownNames(cfg.Names)
 	if err != nil {
 		return nil, err
 	}
 	rates, _ := lru.New[string, *rate.Limiter](maxIdentities) // the size is positive
-	return &Server{cfg: cfg, rates: rates, own: own{names: names}}, nil
+	s := &Server{cfg: cfg, rates: rates, own: own{names: names}}
+	if a, ok := cfg.Authority.(interface{ Require(func() []pki.Names) }); ok {
+		a.Require(s.required)
+	}
+	return s, nil
 }
 
 // Register adds the service to a gRPC server.
@@ -182,13 +189,42 @@ func (s *Server) create(ctx context.Context, req *pb.IstioCertificateRequest) (*
 			return nil, status.Errorf(codes.InvalidArgument, "%s %.100q is not supported", name, value.GetStringValue())
 		}
 	}
-	domains = slices.DeleteFunc(slices.Clone(domains), func(other string) bool { return !s.cfg.Interchangeable(id.TrustDomain, other) })
-	key, named, err := parseRequest(req.GetCsr(), *id, domains)
+	key, named, err := parseRequest(req.GetCsr(), *id, s.interchangeable(id.TrustDomain, domains))
 	if err != nil {
 		s.cfg.Metrics.malformed.Inc()
 		return nil, err
 	}
 	return s.sign(ctx, req, key, named, credentials)
+}
+
+// interchangeable returns the trust domains of the mesh of which a client may have a certificate, as in a mesh that changes
+// its name. The trust domain of an issuer stands for itself alone: with a certificate of another one, a client would be a
+// workload for which its issuer does not speak, and its former certificate would prove that for the next one.
+func (s *Server) interchangeable(domain string, of []string) (out []string) {
+	for _, other := range of {
+		if other == domain || !s.cfg.Assigned(domain) && !s.cfg.Assigned(other) {
+			out = append(out, other)
+		}
+	}
+	return out
+}
+
+// required returns what the authority has to sign: the certificate of this server, and those of workloads in the trust
+// domain of the mesh and in those of issuers. Its other aliases may be those of other authorities.
+func (s *Server) required() (all []pki.Names) {
+	if !s.cfg.OptionalNames {
+		all = append(all, s.own.names)
+	}
+	domains, err := s.cfg.TrustDomains()
+	if err != nil {
+		return all // the configuration was not read yet
+	}
+	for i, domain := range domains {
+		if i == 0 || s.cfg.Assigned(domain) {
+			all = append(all, pki.Names{ID: proxy.Identity{TrustDomain: domain, Namespace: "x", ServiceAccount: "x"}.ID()})
+		}
+	}
+	return all
 }
 
 // sign signs a key that has been checked.

@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -429,7 +430,7 @@ func TestAnAuthorityIsNamed(t *testing.T) {
 // certificate proves who it is; nor does anybody else get one of that.
 func TestACertificateIsOfTheTrustDomainOfItsIssuer(t *testing.T) {
 	r := newRig(t, func(c *Config) {
-		c.Interchangeable = func(from, to string) bool { return from == to || from != "b.example" && to != "b.example" }
+		c.Assigned = func(domain string) bool { return domain == "b.example" }
 		c.TrustDomains = func() ([]string, error) { return []string{"cluster.local", "b.example", "old.example"}, nil }
 	})
 	key := pkitest.Key(t)
@@ -470,5 +471,76 @@ func TestACertificateIsOfTheTrustDomainOfItsIssuer(t *testing.T) {
 	r.check(err)
 	if names, err := pki.NamesOf(certificate(t, resp)); err != nil || !names.Equal(pki.Names{ID: b}) {
 		t.Errorf("without a name: for %s, %v", names, err)
+	}
+}
+
+// An authority that signs nothing for the mesh, such as one of another trust domain, does not take the place of one that
+// does, and the log says why.
+func TestAnAuthorityOfAnotherTrustDomainTakesNobodysPlace(t *testing.T) {
+	dir := pkitest.NewVolume(t)
+	publish := func(ca *pkitest.CA) {
+		dir.Publish(t, map[string][]byte{"ca-cert.pem": ca.Pair().ChainPEM(), "ca-key.pem": ca.Pair().KeyPEM(), "root-cert.pem": pki.EncodeCerts(ca.Roots())})
+	}
+	root := pkitest.Root(t, "root", time.Now())
+	publish(root.Intermediate(t, "first"))
+	signer, err := local.NewDir(dir.Dir, time.Now, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, func(c *Config) { c.Authority = signer })
+	for name, change := range map[string]pkitest.Option{
+		"of another trust domain": pkitest.Constrained("other.example"),
+		"of other servers": func(c *x509.Certificate) {
+			c.PermittedDNSDomains, c.PermittedDNSDomainsCritical = []string{"other.example"}, true
+		},
+	} {
+		before := strings.Count(r.log.String(), "the former authority stays in use")
+		publish(root.Intermediate(t, "wrong", change))
+		r.wait(func() bool { return strings.Count(r.log.String(), "the former authority stays in use") > before })
+		if _, err := r.ask("cluster.local/shop/web", nil, request(t, pkitest.Key(t), nil)); err != nil {
+			t.Errorf("with one %s: %v", name, err)
+		}
+	}
+	second := root.Intermediate(t, "second", pkitest.Constrained("cluster.local"))
+	publish(second)
+	r.wait(func() bool {
+		resp, err := r.ask("cluster.local/shop/web", nil, request(t, pkitest.Key(t), nil))
+		return err == nil && strings.Contains(resp.GetCertChain()[1], string(pki.EncodeCerts(second.Chain()[:1])))
+	})
+	if !strings.Contains(r.log.String(), "the authority has no problem any more") {
+		t.Errorf("the log does not say that it is mended:\n%s", &r.log)
+	}
+}
+
+// What the authority has to sign is what clients may ask it for.
+func TestWhatTheAuthorityHasToSign(t *testing.T) {
+	domains := []string{"cluster.local", "old.example", "b.example"}
+	own, mesh, b := "localhost, 127.0.0.1", "spiffe://cluster.local/ns/x/sa/x", "spiffe://b.example/ns/x/sa/x"
+	for _, tc := range []struct {
+		name     string
+		optional bool
+		assigned []string
+		err      error
+		want     []string
+	}{
+		{"its own certificate, and those of the mesh", false, nil, nil, []string{own, mesh}},
+		{"with another certificate of its own", true, nil, nil, []string{mesh}},
+		{"before the configuration was read", false, nil, status.Error(codes.Unavailable, ""), []string{own}},
+		{"with the trust domains of issuers", false, []string{"b.example", "c.example"}, nil, []string{own, mesh, b}},
+	} {
+		s, err := New(Config{
+			Names: []string{"localhost", "127.0.0.1"}, OptionalNames: tc.optional, Assigned: func(d string) bool { return slices.Contains(tc.assigned, d) },
+			TrustDomains: func() ([]string, error) { return domains, tc.err },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, names := range s.required() {
+			got = append(got, names.String())
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+		}
 	}
 }

@@ -70,10 +70,10 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	}, func(err error) {
 		if err != nil {
-			s.cfg.Log.Error("the authority cannot be read; its last valid content, if it had any, stays in use", "err", err)
+			s.cfg.Log.Error("the authority has a problem; its last valid content, if it had any, stays in use", "err", err)
 			return
 		}
-		s.cfg.Log.Info("the authority can be read again")
+		s.cfg.Log.Info("the authority has no problem any more")
 	})
 }
 

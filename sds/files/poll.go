@@ -28,6 +28,9 @@ type Poller struct {
 	Dirs *Dirs
 	// Paths are all files of the unit, such as certificate, key and CA.
 	Paths []string
+	// Again is called for each later read that found the contents of the last call of use, with what that call or the last
+	// one of Again returned, and returns what the problem is now. nil keeps the problem until the contents change.
+	Again func(error) error
 }
 
 // Run polls until ctx ends and then returns nil; it returns an error only, and immediately, if
@@ -36,7 +39,7 @@ type Poller struct {
 //
 // use is called with new contents once two consecutive reads found them. The callee owns the
 // contents and decides what to do if some of the files are missing. An error that it returns is
-// reported as a fault until the contents change.
+// reported as a fault until the contents change, or Again says otherwise.
 //
 // fault is called when the current problem changes, and with nil once it is resolved. A read
 // fails if a file cannot be read, or if none of them exists (fs.ErrNotExist): all files may
@@ -48,7 +51,7 @@ func (p *Poller) Run(ctx context.Context, use func(Contents) error, fault func(e
 	}
 	r := &run{
 		dirs: p.Dirs, paths: slices.Compact(slices.Sorted(slices.Values(p.Paths))),
-		use: use, fault: fault,
+		use: use, fault: fault, again: p.Again,
 	}
 	wait := firstPause
 	for ctx.Err() == nil {
@@ -71,6 +74,7 @@ type run struct {
 	paths []string
 	use   func(Contents) error
 	fault func(error)
+	again func(error) error // nil for never
 
 	previous sum    // what the last read found; zero if it failed
 	used     sum    // what use was called with last; zero for nothing
@@ -89,9 +93,12 @@ func (r *run) poll() {
 	found := r.sum(contents)
 	stable := found == r.previous
 	r.previous = found
-	if stable && found != r.used {
+	switch {
+	case stable && found != r.used:
 		r.used = found
 		r.useErr = r.use(contents)
+	case stable && r.again != nil:
+		r.useErr = r.again(r.useErr)
 	}
 	r.reportFault(r.useErr)
 }

@@ -95,6 +95,61 @@ func (a *Authority) Sign(r pki.Request, now time.Time) (pki.Answer, error) {
 	return pki.Answer{Chain: append([]*x509.Certificate{leaf}, a.chain...), Roots: a.roots}, nil
 }
 
+// failure is what an authority does not sign, and why.
+type failure struct {
+	names *pki.Names // nil for anything
+	err   error
+}
+
+func (f failure) Error() string {
+	if f.names == nil {
+		return "it cannot sign now: " + f.err.Error()
+	}
+	return "it signs no certificate that holds for " + f.names.String() + ": " + f.err.Error()
+}
+
+func (f failure) Unwrap() error { return f.err }
+
+// failures returns which of several names an authority does not sign for; one failure if it signs nothing.
+func (a *Authority) failures(all []pki.Names, now time.Time) (out []failure) {
+	if err := a.try(nil, now); err != nil {
+		return []failure{{nil, err}}
+	}
+	for i := range all {
+		if err := a.try(&all[i], now); err != nil {
+			out = append(out, failure{&all[i], err})
+		}
+	}
+	return out
+}
+
+// trialLifetime is the lifetime of certificates that are signed for a trial, and kept by nobody.
+const trialLifetime = time.Minute
+
+// try signs a certificate for names and verifies it; nil stands for none, of which only the time matters. The text of the error
+// is the same at another time.
+func (a *Authority) try(names *pki.Names, now time.Time) error {
+	if _, err := a.validUntil(now); err != nil {
+		if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
+			return fmt.Errorf("the certificate of %q is valid from %s until %s", invalid.Cert.Subject, invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
+		}
+		return err
+	}
+	if names == nil {
+		return nil
+	}
+	key, err := pki.DefaultKeyType.Generate()
+	if err != nil {
+		return err
+	}
+	answer, err := a.Sign(pki.Request{Key: key, Names: *names, Lifetime: trialLifetime}, now)
+	if err != nil {
+		return err
+	}
+	_, err = pki.Expectation{Key: key.Public(), Names: names, Roots: answer.Roots}.Verify(answer.Chain, now)
+	return err
+}
+
 // Warnings returns what an operator should know about the power of this key.
 func (a *Authority) Warnings() []string {
 	for _, c := range append([]*x509.Certificate{a.cert}, a.chain...) {

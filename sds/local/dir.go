@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,6 +38,12 @@ type Dir struct {
 	dirs *files.Dirs // nil for an authority that is only in memory
 	log  *slog.Logger
 	now  func() time.Time
+	// required returns the names that the authority has to sign; nil for none.
+	required func() []pki.Names
+
+	// candidate is the authority that was read last, nil for none. Only Run uses it, and proven.
+	candidate *Authority
+	proven    trial
 
 	mu        sync.Mutex
 	path      string
@@ -71,46 +78,75 @@ func (d *Dir) use(a *Authority) {
 	d.authority = a
 }
 
-// canSign reports whether the authority in use can sign now.
-func (d *Dir) canSign() bool {
-	d.mu.Lock()
-	a := d.authority
-	d.mu.Unlock()
-	if a == nil {
-		return false
-	}
-	_, err := a.validUntil(d.now())
-	return err == nil
-}
+// Require says which names the authority has to sign certificates for; they may change. It must be called before Run.
+// An authority that does not sign one of them does not take the place of one that does.
+func (d *Dir) Require(names func() []pki.Names) { d.required = names }
 
 // Run watches the files until ctx ends. It calls roots with what peers must trust whenever the authority
 // changes, and fault with the current problem, or with nil once it is resolved; meanwhile the last valid
-// authority stays in use.
+// authority stays in use. A new authority is tried before it is used (Require).
 func (d *Dir) Run(ctx context.Context, roots func([]*x509.Certificate), fault func(error)) error {
-	p := files.Poller{Dirs: d.dirs}
+	p := files.Poller{Dirs: d.dirs, Again: func(err error) error {
+		if d.candidate == nil {
+			return err
+		}
+		return d.consider(roots)
+	}}
 	for _, name := range append(istioLayout.names(), secretLayout.names()...) {
 		p.Paths = append(p.Paths, filepath.Join(d.path, name))
 	}
 	return p.Run(ctx, func(c files.Contents) error {
 		a, err := d.parse(c)
+		d.candidate = a
 		if err != nil {
 			return fmt.Errorf("authority in %s: %w", d.path, err)
 		}
-		if _, err := a.validUntil(d.now()); err != nil && d.canSign() {
-			return fmt.Errorf("authority in %s: it cannot sign now: %w", d.path, err)
-		}
-		for _, w := range a.Warnings() {
-			d.log.Warn(w, "dir", d.path)
-		}
-		d.use(a)
-		roots(a.Roots())
-		return nil
+		return d.consider(roots)
 	}, func(err error) {
 		d.mu.Lock()
 		d.err = err
 		d.mu.Unlock()
 		fault(err)
 	})
+}
+
+// trial is a trial of an authority that it has passed, and holds until a time.
+type trial struct {
+	authority *Authority
+	names     []pki.Names
+	until     time.Time
+}
+
+// consider uses the candidate unless the authority in use signs what the candidate does not. The error says what the
+// candidate does not sign, also if it is used because there is none better.
+func (d *Dir) consider(roots func([]*x509.Certificate)) error {
+	var names []pki.Names
+	if d.required != nil {
+		names = d.required()
+	}
+	d.mu.Lock()
+	current, now, next := d.authority, d.now(), d.candidate
+	d.mu.Unlock()
+	if p := d.proven; current == next && p.authority == next && now.Before(p.until) && slices.EqualFunc(p.names, names, pki.Names.Equal) {
+		return nil
+	}
+	failed := next.failures(names, now)
+	if current != next {
+		if i := slices.IndexFunc(failed, func(f failure) bool { return current != nil && current.try(f.names, now) == nil }); i >= 0 {
+			return fmt.Errorf("authority in %s: %w; the former authority stays in use, because it can", d.path, failed[i])
+		}
+		for _, w := range next.Warnings() {
+			d.log.Warn(w, "dir", d.path)
+		}
+		d.use(next)
+		roots(next.Roots())
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("authority in %s: %w", d.path, failed[0])
+	}
+	until, _ := next.validUntil(now) // it has signed
+	d.proven = trial{next, names, until}
+	return nil
 }
 
 // Issue signs a certificate. It first waits, until ctx ends, for the files to be read.

@@ -15,9 +15,9 @@ type policies struct {
 	*references
 	root string // the root namespace
 	// workloads are the labels of the workloads that documents describe, by namespace.
-	workloads     map[string][]map[string]string
-	authorization []*Config // oldest first, as all lists
-	tokens, peers []*Config
+	workloads map[string][]map[string]string
+	// authorization, tokens and peers are the AuthorizationPolicies, RequestAuthentications and PeerAuthentications, oldest first.
+	authorization, tokens, peers []*Config
 }
 
 // scope is which workloads a policy is for: those of a namespace that have labels, or of all namespaces.

@@ -29,7 +29,7 @@ var (
 	controllerName  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\/[A-Za-z0-9\/\-._~%!$&'()*+,;=:]+$`)
 )
 
-// gatewayHost checks a hostname of the Gateway API, whose first label may be "*" if wildcard is true.
+// gatewayAPIHost checks a hostname of the Gateway API, whose first label may be "*" if wildcard is true.
 func (k *checker) gatewayAPIHost(at *path, host string, wildcard bool) {
 	switch {
 	case len(host) > maxName || !gatewayHostname.MatchString(host):
@@ -193,7 +193,7 @@ func (k *checker) kubernetesSelector(at *path, selector *metav1.LabelSelector) {
 	}
 }
 
-// ruleNames checks that the names of rules are unique.
+// ruleName checks the name of a rule, which must be unique.
 func (k *checker) ruleName(at *path, name *gatewayv1.SectionName, seen map[gatewayv1.SectionName]bool) {
 	k.sectionName(at, name)
 	if name == nil {

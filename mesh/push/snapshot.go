@@ -319,7 +319,7 @@ type GatewayConfig struct {
 	services []string
 }
 
-// Name returns the name by which VirtualServices refer to the gateway: namespace/name.
+// Ref returns the name by which VirtualServices refer to the gateway: namespace/name.
 func (g *GatewayConfig) Ref() string { return g.Namespace + "/" + g.Name }
 
 // Gateways returns the Gateways that select a router, oldest first. The last is that of the Kubernetes

@@ -194,7 +194,8 @@ func KeySources(list []*config.Config) map[jwks.Source][]config.Key {
 	for _, c := range list {
 		spec, _ := c.Spec.(*security.RequestAuthentication)
 		for _, rule := range spec.GetJwtRules() {
-			if from, elsewhere := KeySourceOf(rule); elsewhere && !slices.Contains(out[from], c.Meta.Key) {
+			from, elsewhere := KeySourceOf(rule)
+			if last := len(out[from]) - 1; elsewhere && (last < 0 || out[from][last] != c.Meta.Key) { // of two rules of the document
 				out[from] = append(out[from], c.Meta.Key)
 			}
 		}

@@ -84,8 +84,12 @@ func (e *Environment) awaitKeys(ctx context.Context) {
 }
 
 // tokensChanged requests the push of a RequestAuthentication, once the keys that it needs were asked for: until then the
-// one before stays in force.
+// one before stays in force. Until the configuration was read once nobody is served, and awaitKeys asks for the keys of all
+// documents at once.
 func (e *Environment) tokensChanged(ev config.Event) {
+	if !e.config.HasSynced() {
+		return
+	}
 	e.wantKeys()
 	if ev.New != nil && e.keys.Pending(slices.Collect(maps.Keys(push.KeySources([]*config.Config{ev.New})))) {
 		return // keysChanged

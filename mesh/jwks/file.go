@@ -2,6 +2,7 @@ package jwks
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/atomicfile"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
 // record is a source and its keys in the file: an element of a list in JSON.
@@ -50,10 +52,31 @@ func (s *Store) Load(path string) error {
 	return nil
 }
 
-// save writes the keys that are in use to the file of Load; without one it does nothing.
-func (s *Store) save() error {
-	s.writing.Lock()
-	defer s.writing.Unlock()
+// writeDelay is how long keys that have changed wait for others before the file is written.
+const writeDelay = 200 * time.Millisecond
+
+// keep writes the file when keys have changed, until ctx ends.
+func (s *Store) keep(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.unsaved:
+		}
+		wake.Sleep(ctx, writeDelay)
+		s.save()
+	}
+}
+
+// save writes the file, and logs an error.
+func (s *Store) save() {
+	if err := s.write(); err != nil {
+		s.cfg.Log.Error("the keys of issuers of tokens cannot be kept for a restart", "err", err)
+	}
+}
+
+// write writes the keys that are in use to the file of Load; without one it does nothing.
+func (s *Store) write() error {
 	s.mu.Lock()
 	path := s.path
 	records := []record{}

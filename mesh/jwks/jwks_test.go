@@ -350,6 +350,52 @@ func TestKeysSurviveARestart(t *testing.T) {
 	}
 }
 
+// Many sources answer at the start, and each change of the file costs all of them.
+func TestKeysThatChangeTogetherAreWrittenOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "keys.json")
+	written := func() int {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return 0
+		}
+		return strings.Count(string(text), `"issuer"`)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{answers: make(map[string]string)}
+		var sources []Source
+		for i := range 50 {
+			sources = append(sources, Source{Issuer: "a", URI: "http://a/" + strconv.Itoa(i)})
+			w.answers[sources[i].URI] = oneKey
+		}
+		s := New(Config{Transport: w, Changed: func(Source) {}})
+		if err := s.Load(path); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		s.Want(ofOne(sources[:40]...))
+		synctest.Wait()
+		if n := written(); n != 0 || s.Keys(sources[39]) != oneKey {
+			t.Errorf("the file has %d sources at once", n)
+		}
+		time.Sleep(writeDelay)
+		synctest.Wait()
+		if n := written(); n != 40 {
+			t.Errorf("the file has %d sources, want 40", n)
+		}
+		s.Want(ofOne(sources...))
+		synctest.Wait()
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if n := written(); n != 50 {
+			t.Errorf("at the end the file has %d sources, want 50", n)
+		}
+	})
+}
+
 func TestWhatNobodyWantsIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{slow: "http://slow/"}

@@ -60,8 +60,8 @@ type Store struct {
 	sources map[Source]*entry
 	running map[string]int // how many answers are waited for, by the namespace that a fetch counts for
 	loaded  map[Source]string
-	path    string     // of the file in which keys are kept; "" for none
-	writing sync.Mutex // of the file; locked before mu
+	path    string        // of the file in which keys are kept; "" for none
+	unsaved chan struct{} // holds a value when the file is not what it should be
 }
 
 // entry is what is known of a source.
@@ -89,7 +89,7 @@ type attempt struct {
 func New(cfg Config) *Store {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	s := &Store{
-		cfg: cfg, wanted: make(chan struct{}, 1), sources: make(map[Source]*entry), running: make(map[string]int),
+		cfg: cfg, wanted: make(chan struct{}, 1), unsaved: make(chan struct{}, 1), sources: make(map[Source]*entry), running: make(map[string]int),
 		fetches: promauto.With(cfg.Metrics).NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_mesh_jwks_fetches_total", Help: "Attempts to get the keys of issuers of tokens, by result: ok or error.",
 		}, []string{"result"}),
@@ -164,9 +164,10 @@ func (s *Store) Attempted(ctx context.Context, sources []Source) {
 	}
 }
 
-// Run asks for keys until ctx ends.
+// Run asks for keys, and keeps them in the file of Load, until ctx ends.
 func (s *Store) Run(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
+	eg.Go(func() error { s.keep(ctx); return nil })
 	eg.Go(func() error {
 		timer := time.NewTimer(0)
 		defer timer.Stop()
@@ -183,7 +184,13 @@ func (s *Store) Run(ctx context.Context) error {
 			}
 		}
 	})
-	return eg.Wait()
+	err := eg.Wait()
+	select {
+	case <-s.unsaved: // of an attempt that has just ended
+		s.save()
+	default:
+	}
+	return err
 }
 
 // start returns an attempt that is due and may begin, and marks it as begun; ok is false if there is none. The namespace for
@@ -267,9 +274,7 @@ func (s *Store) fetch(a attempt) {
 		s.cfg.Changed(a.from)
 	}
 	if changed {
-		if err := s.save(); err != nil {
-			s.cfg.Log.Error("the keys of issuers of tokens cannot be kept for a restart", "err", err)
-		}
+		wake.Signal(s.unsaved)
 	}
 }
 

@@ -457,3 +457,47 @@ func TestPollerOfNothingIsAnError(t *testing.T) {
 		})
 	}
 }
+
+// What the contents are worth may change while they stay the same: Again is asked at each read of them, and only of them.
+func TestContentsAreJudgedAgainWhileTheyStayTheSame(t *testing.T) {
+	on(t, []string{"crt", "key"}, func(b *bench) {
+		var problem error
+		judge := func(err error) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			problem = err
+		}
+		b.poller.Again = func(err error) error {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.calls = append(b.calls, fmt.Sprintf("again %v", err))
+			return problem
+		}
+		b.write("v/crt", "c1")
+		b.run()
+		b.expectCalls()
+		b.wait(firstPause)
+		b.expectCalls("use crt=c1")
+		b.advance()
+		b.expectCalls("again <nil>")
+		judge(errors.New("not any more"))
+		b.advance()
+		b.expectCalls("again <nil>", "fault not any more")
+		b.advance()
+		b.expectCalls("again not any more")
+		b.write("v/crt", "c2")
+		b.advance() // the first read of others
+		b.expectCalls()
+		judge(nil)
+		b.advance()
+		b.expectCalls("use crt=c2", "works again")
+		b.rename("v", "away")
+		b.advance()
+		b.expectCalls(gone)
+		b.rename("away", "v")
+		b.advance()
+		b.expectCalls("works again")
+		b.advance()
+		b.expectCalls("again <nil>")
+	})
+}

@@ -210,8 +210,8 @@ func TestARefusedAuthorityIsUsedWhenItsTimeComesOrThatOfTheFormerEnds(t *testing
 		after, end time.Duration
 		calls      []string
 	}{
-		{"its time comes", func(c *x509.Certificate) { c.NotBefore = c.NotBefore.Add(90 * time.Minute) }, 31 * time.Minute, 5 * time.Hour, []string{"roots two", "mended"}},
-		{"the former one ends", pkitest.Constrained("other.example"), 61 * time.Minute, time.Hour, []string{"roots two", "fault …it signs no certificate that holds for " + pkitest.ID}},
+		{"its time comes", func(c *x509.Certificate) { c.NotBefore = c.NotBefore.Add(70 * time.Minute) }, 11 * time.Minute, 5 * time.Hour, []string{"roots two", "mended"}},
+		{"the former one ends", pkitest.Constrained("other.example"), 11 * time.Minute, 10 * time.Minute, []string{"roots two", "fault …it signs no certificate that holds for " + pkitest.ID}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			requiring(t, func() []pki.Names { return mine[:1] }, func(b *bench, v *pkitest.Volume) {
@@ -231,11 +231,11 @@ func TestARefusedAuthorityIsUsedWhenItsTimeComesOrThatOfTheFormerEnds(t *testing
 
 func TestAnAuthorityThatEndsIsToldOnce(t *testing.T) {
 	requiring(t, always, func(b *bench, v *pkitest.Volume) {
-		v.Publish(b, istio(pkitest.Root(b, "one", time.Now(), pkitest.Until(time.Now().Add(time.Hour)))))
+		v.Publish(b, istio(pkitest.Root(b, "one", time.Now(), pkitest.Until(time.Now().Add(10*time.Minute)))))
 		b.run()
 		b.advance()
 		b.expectCalls("roots one")
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		b.advance()
 		b.expectCalls("fault authority in " + v.Dir + `: it cannot sign now: the certificate of "CN=one" is valid from `)
 		time.Sleep(time.Minute)

@@ -220,8 +220,9 @@ func (s *Server) required() (all []pki.Names) {
 		return all // the configuration was not read yet
 	}
 	for i, domain := range domains {
-		if i == 0 || s.cfg.Assigned(domain) {
-			all = append(all, pki.Names{ID: proxy.Identity{TrustDomain: domain, Namespace: "x", ServiceAccount: "x"}.ID()})
+		id := proxy.Identity{TrustDomain: domain, Namespace: "x", ServiceAccount: "x"}.ID()
+		if _, err := pki.TrustDomain(id); err == nil && (i == 0 || s.cfg.Assigned(domain)) { // else nobody gets a certificate of it
+			all = append(all, pki.Names{ID: id})
 		}
 	}
 	return all

@@ -514,7 +514,7 @@ func TestAnAuthorityOfAnotherTrustDomainTakesNobodysPlace(t *testing.T) {
 
 // What the authority has to sign is what clients may ask it for.
 func TestWhatTheAuthorityHasToSign(t *testing.T) {
-	domains := []string{"cluster.local", "old.example", "b.example"}
+	domains := []string{"cluster.local", "old.example", "b.example", "C.example"}
 	own, mesh, b := "localhost, 127.0.0.1", "spiffe://cluster.local/ns/x/sa/x", "spiffe://b.example/ns/x/sa/x"
 	for _, tc := range []struct {
 		name     string
@@ -526,7 +526,7 @@ func TestWhatTheAuthorityHasToSign(t *testing.T) {
 		{"its own certificate, and those of the mesh", false, nil, nil, []string{own, mesh}},
 		{"with another certificate of its own", true, nil, nil, []string{mesh}},
 		{"before the configuration was read", false, nil, status.Error(codes.Unavailable, ""), []string{own}},
-		{"with the trust domains of issuers", false, []string{"b.example", "c.example"}, nil, []string{own, mesh, b}},
+		{"with the trust domains of issuers", false, []string{"b.example", "c.example", "C.example"}, nil, []string{own, mesh, b}}, // capitals are in no SPIFFE ID
 	} {
 		s, err := New(Config{
 			Names: []string{"localhost", "127.0.0.1"}, OptionalNames: tc.optional, Assigned: func(d string) bool { return slices.Contains(tc.assigned, d) },

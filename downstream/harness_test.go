@@ -41,12 +41,17 @@ type service struct {
 type counted struct {
 	*group.Group
 	open atomic.Int64
+	// wrap, if set, replaces each view.
+	wrap func(downstream.View) downstream.View
 }
 
 func (c *counted) Attach(client downstream.Client) (downstream.View, error) {
 	c.open.Add(1)
 	view, err := c.Group.Attach(client)
-	return closing{view, c}, err
+	if view = (closing{view, c}); c.wrap != nil {
+		view = c.wrap(view)
+	}
+	return view, err
 }
 
 type closing struct {

@@ -84,6 +84,12 @@ func (st *stream) subscribes(typeURL, name string) bool {
 // it; the server waits for them.
 func (st *stream) run(ctx context.Context) error {
 	req, node, err := st.recv()
+	// A report of health before the client has said who it is has no effect, as with istiod.
+	for err == nil && isHealth(req) && node.GetId() == "" {
+		if err = st.rate.Wait(ctx); err == nil {
+			req, node, err = st.recv()
+		}
+	}
 	if err != nil {
 		return toStatus(err)
 	}
@@ -154,6 +160,10 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	}
 	if err := st.wait(ctx); err != nil {
 		return err
+	}
+	if isHealth(req) {
+		st.reportHealth(req)
+		return nil
 	}
 	// The lock keeps the sender from building a response before the state has the result. It would
 	// miss a change in between, and report the progress that a NACK causes before the NACK.

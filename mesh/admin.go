@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -42,7 +43,7 @@ type Document struct {
 	Labels     map[string]string `json:"labels,omitempty"`
 	Origin     string            `json:"origin,omitempty"`
 	Spec       json.RawMessage   `json:"spec"`
-	// Status is that of a document of the Gateway API.
+	// Status is that of a document of the Gateway API, of a ServiceEntry and of a WorkloadEntry.
 	Status json.RawMessage `json:"status,omitempty"`
 }
 
@@ -195,8 +196,8 @@ func (e *Environment) Status() Status {
 	return s
 }
 
-// Documents returns the documents of a kind by its name, of a namespace and with a name; "" for all.
-// Secrets have no content.
+// Documents returns the documents of a kind by its name, of a namespace and with a name; "" for all. The workloads that have
+// registered follow the WorkloadEntries that are documents. Secrets have no content.
 func (e *Environment) Documents(kind, namespace, name string) []Document {
 	out := []Document{}
 	var status apiStatus
@@ -204,7 +205,11 @@ func (e *Environment) Documents(kind, namespace, name string) []Document {
 		if kind != "" && schema.Kind.Short() != kind && schema.Plural != kind {
 			continue
 		}
-		for _, c := range e.config.List(schema.Kind, namespace) {
+		all := e.config.List(schema.Kind, namespace)
+		if schema.Kind == config.WorkloadEntry {
+			all = slices.Concat(all, e.registrar.Registered(namespace))
+		}
+		for _, c := range all {
 			if name == "" || c.Name == name {
 				d := document(c)
 				if schema.Group == gatewayv1.GroupName {
@@ -231,6 +236,9 @@ func document(c *config.Config) Document {
 		if c.Kind != config.Secret {
 			d.Spec, _ = json.Marshal(spec)
 		}
+	}
+	if c.Status != nil {
+		d.Status, _ = protojson.Marshal(c.Status) // it was read from JSON, or made here
 	}
 	if d.Spec == nil {
 		d.Spec = json.RawMessage("{}")

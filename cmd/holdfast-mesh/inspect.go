@@ -89,7 +89,9 @@ func newProxies(stdout io.Writer) *cobra.Command {
 		Use: "proxies", Short: "show who is connected, and whether they have the newest configuration", Args: cobra.NoArgs,
 		Long: `Show the connected proxies. Of each type of resource, SYNCED means that the proxy has ACKed the newest
 configuration, STALE that it has not answered yet, and NACKED that it rejected something: the reasons
-follow. So do the patches of EnvoyFilters that are left out of resources.`,
+follow. So do the patches of EnvoyFilters that are left out of resources. HEALTH is that of a workload that
+registers with a WorkloadGroup: HEALTHY or UNHEALTHY as its agent reports it, UNKNOWN until the first
+report, NOT CHECKED without a probe, and NOT REGISTERED if it may not register.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s mesh.Status
 			if err := ask(cmd.Context(), admin, "/status", &s); err != nil {
@@ -107,7 +109,7 @@ follow. So do the patches of EnvoyFilters that are left out of resources.`,
 }
 
 func proxyTable(w io.Writer, proxies []server.ProxyStatus) {
-	_, _ = fmt.Fprintln(w, "NODE\tTYPE\tNAMESPACE\tCONNECTED\tCDS\tEDS\tLDS\tRDS")
+	_, _ = fmt.Fprintln(w, "NODE\tTYPE\tNAMESPACE\tCONNECTED\tCDS\tEDS\tLDS\tRDS\tHEALTH")
 	var reasons []string
 	for _, p := range proxies {
 		states := make(map[string]string)
@@ -130,7 +132,14 @@ func proxyTable(w io.Writer, proxies []server.ProxyStatus) {
 			}
 			_, _ = fmt.Fprint(w, "\t"+state)
 		}
-		_, _ = fmt.Fprintln(w)
+		health := "-"
+		if workload := p.Workload; workload != nil {
+			health = workload.Health
+			if workload.Message != "" {
+				reasons = append(reasons, p.Node+" HEALTH: "+workload.Name+": "+workload.Message)
+			}
+		}
+		_, _ = fmt.Fprintln(w, "\t"+health)
 	}
 	if len(reasons) > 0 {
 		_, _ = fmt.Fprintf(w, "\n%s\n", strings.Join(reasons, "\n"))

@@ -46,6 +46,10 @@ const (
 	// WrapperType is the type URL of discovery.v3.Resource, in which a SotW response may wrap a
 	// resource to give it a name, a TTL or aliases (protocol.md 1.14).
 	WrapperType = googleapis + "envoy.service.discovery.v3.Resource"
+
+	// HealthType is the type URL with which Istio's agent reports the health of its workload in a request that subscribes
+	// to nothing and gets no response: with an error_detail the workload is unhealthy, and without one it is healthy.
+	HealthType = googleapis + "istio.v1.HealthInformation"
 )
 
 // TypeInfo describes how holdfast treats the resources of one type.

@@ -30,7 +30,7 @@ func TestTelemetriesAndWorkloadGroupsAreValidated(t *testing.T) {
 		{"WorkloadGroup", "{}", []string{"spec.template: it is missing"}},
 		{"WorkloadGroup", "{template: {ports: {http: 0}}, metadata: {labels: {'': a}}}", []string{"spec.template.ports.http: must be a port from 1 to 65535, and is 0", "spec.metadata.labels"}},
 		{"WorkloadGroup", "{template: {}, probe: {httpGet: {port: 0, scheme: ftp}}}", []string{"spec.probe.httpGet.port: must be a port", "spec.probe.httpGet.scheme: must be HTTP or HTTPS"}},
-		{"WorkloadGroup", "{template: {}, probe: {tcpSocket: {port: 80}}}", []string{"spec.probe: warning: not supported: the agent of the workload makes the probes"}},
+		{"WorkloadGroup", "{template: {}, probe: {tcpSocket: {port: 80}, periodSeconds: 5}}", nil},
 		{"WorkloadGroup", "{template: {}, probe: {exec: {}}}", []string{"spec.probe.exec.command: it is missing"}},
 		{"ProxyConfig", "{concurrency: 2, environmentVariables: {A: b}}", []string{
 			"spec.concurrency: warning: not supported: it configures the process of the proxy: start Envoy with --concurrency",

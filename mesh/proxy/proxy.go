@@ -120,6 +120,8 @@ type Proxy struct {
 	Metadata map[string]string
 	// AutoRegisterGroup is the WorkloadGroup of which the workload is a member while the proxy is connected; "" for none.
 	AutoRegisterGroup string
+	// HasReadinessProbe says that its ProxyConfig has a readinessProbe: its agent reports the health of the workload.
+	HasReadinessProbe bool
 	// GivenLabels are the labels that the Node has, without those that say where it is.
 	GivenLabels map[string]string
 	// Observed is what access logs and traces say of the proxy.
@@ -155,6 +157,7 @@ func FromNode(node *corev3.Node) (*Proxy, error) {
 		Metadata:       texts(meta),
 
 		AutoRegisterGroup: text(meta, metaAutoRegister),
+		HasReadinessProbe: meta.GetFields()[metaProxyConfig].GetStructValue().GetFields()["readinessProbe"].GetStructValue() != nil,
 		GivenLabels:       labels(meta.GetFields()[metaLabels].GetStructValue()),
 	}
 	var err error

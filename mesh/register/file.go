@@ -36,6 +36,27 @@ type record struct {
 	Network   string            `json:"network,omitempty"`
 	Locality  string            `json:"locality,omitempty"` // region/zone/subzone
 	Labels    map[string]string `json:"labels,omitempty"`
+	// Health is the State, with the message and since when. It is missing in the file of a version that knew no health, with
+	// which every workload was an endpoint: it then stays one until a report comes.
+	Health        State     `json:"health,omitempty"`
+	HealthMessage string    `json:"healthMessage,omitempty"`
+	HealthSince   time.Time `json:"healthSince,omitzero"`
+	// Unchecked is that of health, Probe that its proxy has a probe.
+	Unchecked bool `json:"unchecked,omitempty"`
+	Probe     bool `json:"probe,omitempty"`
+}
+
+// health returns the health of a workload in the file.
+func (rec record) health() (health, error) {
+	h := health{Health: Health{rec.Health, printable(rec.HealthMessage), rec.HealthSince}, unchecked: rec.Unchecked}
+	switch rec.Health {
+	case "":
+		h.State, h.unchecked = Unknown, true
+	case Unknown, Healthy, Unhealthy:
+	default:
+		return h, fmt.Errorf("the health %q is not %s, %s or %s", rec.Health, Unknown, Healthy, Unhealthy)
+	}
+	return h, nil
 }
 
 // Load reads the workloads that had registered before a restart from a file, in which Keep keeps them. They stay for
@@ -61,6 +82,9 @@ func (r *Registrar) Load(path string) error {
 		}
 		m := r.memberOf(p)
 		m.proxy = p
+		if m.health, err = rec.health(); err != nil {
+			return fmt.Errorf("register: %s: %w", path, err)
+		}
 		r.leave(m, RestartGrace)
 	}
 	return nil
@@ -73,7 +97,7 @@ func (rec record) proxy() (*proxy.Proxy, error) {
 	}
 	p := &proxy.Proxy{
 		Node: rec.Node, Namespace: rec.Namespace, AutoRegisterGroup: rec.Group, ServiceAccount: rec.Account, Authenticated: true,
-		IPs: []netip.Addr{address}, Network: rec.Network, GivenLabels: rec.Labels,
+		IPs: []netip.Addr{address}, Network: rec.Network, GivenLabels: rec.Labels, HasReadinessProbe: rec.Probe,
 	}
 	if rec.Locality != "" {
 		parts := append(strings.SplitN(rec.Locality, "/", 3), "", "")
@@ -111,6 +135,8 @@ func (r *Registrar) write(path string) error {
 		records = append(records, record{
 			Node: m.proxy.Node, Group: m.group.Name, Namespace: m.group.Namespace, Account: m.account, Address: m.proxy.IPs[0].String(),
 			Network: m.proxy.Network, Locality: localityOf(m.proxy), Labels: m.proxy.GivenLabels,
+			Health: m.health.State, HealthMessage: m.health.Message, HealthSince: m.health.Since, Unchecked: m.health.unchecked,
+			Probe: m.proxy.HasReadinessProbe,
 		})
 	}
 	r.events.Unlock()
@@ -130,6 +156,7 @@ func (r *Registrar) memberOf(p *proxy.Proxy) *member {
 	m := r.members[id]
 	if m == nil {
 		m = &member{identity: id, group: config.Key{Kind: config.WorkloadGroup, Namespace: p.Namespace, Name: p.AutoRegisterGroup}}
+		m.health.State = Unknown
 		r.members[id] = m
 	}
 	return m

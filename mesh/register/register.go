@@ -4,9 +4,16 @@
 //
 // It promises that a proxy becomes a workload only if it has authenticated with the namespace and the service account of
 // the group, that a document takes precedence over a workload of the same name, and that the registries see changes of
-// documents and of workloads one after the other. Workloads survive a restart of the control plane if Load names a file. It does not know whether a workload is healthy, and other replicas
-// of the control plane do not know its workloads. All methods may be called by several goroutines at once;
-// RegisterHandler must be called before the Run of the cache.
+// documents and of workloads one after the other.
+//
+// The health of a workload is what its agent reports (Report). A workload with a probe, of its group or of the ProxyConfig
+// of its proxy, is an endpoint from the first report on that says that it is healthy; one without a probe is an endpoint at
+// once, and until a report says otherwise. What was reported holds while the workload is registered, also over a reconnect.
+// A workload that is an endpoint does not cease to be one because nothing is known: only a report makes it unhealthy.
+//
+// Workloads and their health survive a restart of the control plane if Load names a file. Other replicas of the control
+// plane do not know its workloads. All methods may be called by several goroutines at once; RegisterHandler must be called
+// before the Run of the cache.
 package register
 
 import (
@@ -69,6 +76,7 @@ type member struct {
 	entry *config.Config
 	// refused is why the workload is not registered, "" if it is; it is logged once.
 	refused string
+	health  health
 }
 
 // New returns a Registrar of the documents of a cache.
@@ -136,8 +144,8 @@ func (r *Registrar) onGroup(e config.Event) {
 }
 
 // Connect registers the workload of a proxy that has connected, if its Node names a WorkloadGroup. A workload whose group
-// does not exist yet is registered once it does.
-func (r *Registrar) Connect(p *proxy.Proxy) {
+// does not exist yet is registered once it does. connection is the number of its stream, which grows.
+func (r *Registrar) Connect(p *proxy.Proxy, connection uint64) {
 	if p.AutoRegisterGroup == "" {
 		return
 	}
@@ -150,6 +158,7 @@ func (r *Registrar) Connect(p *proxy.Proxy) {
 	}
 	m.proxy = p
 	m.connected++
+	r.awaitReport(m, connection)
 	r.update(m)
 }
 
@@ -180,6 +189,8 @@ func (r *Registrar) leave(m *member, after time.Duration) {
 			return // it has connected again
 		}
 		delete(r.members, m.identity)
+		stop(m.health.waiting)
+		stop(m.health.forgetting)
 		if m.entry != nil {
 			r.log.Info("a workload is removed", "name", m.key.String(), "group", m.group.Name)
 			delete(r.holders, m.key)
@@ -197,6 +208,9 @@ func (r *Registrar) update(m *member) {
 		return // a document has precedence
 	}
 	m.entry = r.entryOf(m)
+	if m.entry != nil && m.entry.Annotations[HealthAnnotation] == "" {
+		m.health.unchecked = true
+	}
 	switch {
 	case before == nil && m.entry == nil:
 		return
@@ -241,6 +255,22 @@ func (r *Registrar) Entries(documents config.Reader) (out []*config.Config) {
 	return out
 }
 
+// Registered returns the WorkloadEntries of the workloads that have registered, of a namespace or "" for all, in the order of
+// their keys. They must not be changed.
+func (r *Registrar) Registered(namespace string) (out []*config.Config) {
+	r.events.Lock()
+	defer r.events.Unlock()
+	for key, m := range r.holders {
+		if namespace == "" || key.Namespace == namespace {
+			out = append(out, m.entry)
+		}
+	}
+	slices.SortFunc(out, func(a, b *config.Config) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return out
+}
+
 // refusal returns why a proxy may not register in a group, which may be nil; "" if it may.
 func refusal(p *proxy.Proxy, group *config.Config) string {
 	if group == nil {
@@ -273,13 +303,15 @@ func entry(m *member, group *config.Config) *config.Config {
 	out.Locality = cmp.Or(localityOf(p), out.Locality)
 	annotations := map[string]string{GroupAnnotation: group.Name}
 	maps.Copy(annotations, spec.GetMetadata().GetAnnotations())
-	return &config.Config{
+	c := &config.Config{
 		Meta: config.Meta{
 			Key: m.key, APIVersion: config.SchemaOf(config.WorkloadEntry).APIVersion(), Labels: out.Labels, Annotations: annotations,
 			Created: group.Created, Origin: group.Origin,
 		},
 		Spec: out,
 	}
+	setHealth(c, m, spec)
+	return c
 }
 
 // localityOf returns where a proxy runs: region/zone/subzone; "" for unknown.

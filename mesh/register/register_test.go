@@ -100,7 +100,7 @@ func TestAConnectedProxyIsAWorkloadOfItsGroup(t *testing.T) {
 		r.put(group)
 		var entry *config.Config
 		r.RegisterHandler(config.WorkloadEntry, func(e config.Event) { entry = e.New })
-		r.Connect(member1())
+		r.Connect(member1(), 1)
 		r.want("web-10.0.0.1: none > 10.0.0.1")
 		spec := entry.Spec.(*networking.WorkloadEntry)
 		got := fmt.Sprintf("%v %v %v %s %v %s %d", entry.Labels, spec.Labels, entry.Annotations, spec.ServiceAccount, spec.Ports, spec.Network, spec.Weight)
@@ -115,15 +115,15 @@ func TestAWorkloadStaysForATimeOfGrace(t *testing.T) {
 	on(t, func(r *rig) {
 		r.put(group)
 		p := member1()
-		r.Connect(p)
-		r.Connect(p) // a second stream, such as that of the connection after the next
+		r.Connect(p, 1)
+		r.Connect(p, 1) // a second stream, such as that of the connection after the next
 		r.seen = nil
 		r.Disconnect(p)
 		time.Sleep(2 * Grace)
 		r.want()
 		r.Disconnect(p)
 		time.Sleep(Grace - time.Second)
-		r.Connect(p)
+		r.Connect(p, 1)
 		time.Sleep(2 * Grace)
 		r.want()
 		r.Disconnect(p)
@@ -148,7 +148,7 @@ func TestOnlyAProxyWithTheIdentityOfTheGroupRegisters(t *testing.T) {
 				r.put(group)
 				p := member1()
 				change(p)
-				r.Connect(p)
+				r.Connect(p, 1)
 				r.want()
 				r.Disconnect(p)
 				time.Sleep(2 * Grace)
@@ -160,7 +160,7 @@ func TestOnlyAProxyWithTheIdentityOfTheGroupRegisters(t *testing.T) {
 
 func TestTheGroupMayComeLaterChangeAndGo(t *testing.T) {
 	on(t, func(r *rig) {
-		r.Connect(member1())
+		r.Connect(member1(), 1)
 		r.want()
 		r.put(group)
 		r.want("web-10.0.0.1: none > 10.0.0.1")
@@ -179,7 +179,7 @@ func TestADocumentHasPrecedenceOverARegisteredWorkload(t *testing.T) {
 	const document = `{apiVersion: networking.istio.io/v1, kind: WorkloadEntry, metadata: {name: web-10.0.0.1, namespace: shop}, spec: {address: 10.0.0.9}}`
 	on(t, func(r *rig) {
 		r.put(group)
-		r.Connect(member1())
+		r.Connect(member1(), 1)
 		r.put(document)
 		r.put(strings.Replace(document, "10.0.0.9", "10.0.0.8", 1))
 		r.want("web-10.0.0.1: none > 10.0.0.1", "web-10.0.0.1: 10.0.0.1 > 10.0.0.9", "web-10.0.0.1: 10.0.0.9 > 10.0.0.8")
@@ -193,12 +193,12 @@ func TestADocumentHasPrecedenceOverARegisteredWorkload(t *testing.T) {
 func TestNobodyTakesTheAddressOfAWorkloadThatHasRegistered(t *testing.T) {
 	on(t, func(r *rig) {
 		r.put(strings.Replace(group, "serviceAccount: web, ", "", 1))
-		r.Connect(member1())
+		r.Connect(member1(), 1)
 		r.want("web-10.0.0.1: none > 10.0.0.1")
 		other, stranger := member1(), member1()
 		other.ServiceAccount, stranger.Authenticated = "other", false
 		for _, p := range []*proxy.Proxy{other, stranger} {
-			r.Connect(p)
+			r.Connect(p, 1)
 			r.want()
 		}
 		r.Disconnect(stranger)
@@ -230,10 +230,10 @@ func TestWorkloadsSurviveARestart(t *testing.T) {
 		r.put(group)
 		p := member1()
 		p.Locality = &corev3.Locality{Region: "r", Zone: "z"}
-		r.Connect(p)
+		r.Connect(p, 1)
 		thief := member1()
 		thief.ServiceAccount = "thief"
-		r.Connect(thief)
+		r.Connect(thief, 1)
 		time.Sleep(time.Second)
 		stop()
 	})
@@ -248,7 +248,7 @@ func TestWorkloadsSurviveARestart(t *testing.T) {
 		time.Sleep(RestartGrace - time.Second)
 		p := member1()
 		p.Locality = &corev3.Locality{Region: "r", Zone: "z"}
-		r.Connect(p)
+		r.Connect(p, 1)
 		time.Sleep(2 * RestartGrace)
 		r.want()
 	})
@@ -270,7 +270,7 @@ func TestWorkloadsSurviveARestart(t *testing.T) {
 func TestOtherDocumentsMayMakeOtherWorkloads(t *testing.T) {
 	on(t, func(r *rig) {
 		r.put(group)
-		r.Connect(member1())
+		r.Connect(member1(), 1)
 		for text, want := range map[string]int{group: 1, strings.Replace(group, "serviceAccount: web", "serviceAccount: other", 1): 0, strings.Replace(group, "name: web", "name: renamed", 1): 0} {
 			other := config.NewMemory()
 			docs, _ := config.Read("other.yaml", []byte(text))

@@ -30,6 +30,7 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/push"
 	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
 	"github.com/holdfast-xds/holdfast/mesh/push/queue"
+	"github.com/holdfast-xds/holdfast/mesh/register"
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
@@ -55,8 +56,10 @@ type Config struct {
 
 // Registrar makes connected proxies workloads (package register).
 type Registrar interface {
-	Connect(*proxy.Proxy)
+	Connect(p *proxy.Proxy, connection uint64)
 	Disconnect(*proxy.Proxy)
+	Report(p *proxy.Proxy, connection uint64, healthy bool, reason string)
+	Workload(*proxy.Proxy) *register.Workload
 }
 
 // Server serves proxies. Create one with New.
@@ -286,7 +289,7 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	}
 	unregister := func() {}
 	if s.cfg.Registrar != nil && !c.Fetch {
-		s.cfg.Registrar.Connect(who)
+		s.cfg.Registrar.Connect(who, c.Stream)
 		unregister = func() { s.cfg.Registrar.Disconnect(who) }
 	}
 	who = who.WithTargets(instancesOf(s.cfg.Discovery, who))

@@ -446,6 +446,8 @@ type ProxyStatus struct {
 	Protocol  string       `json:"protocol"`
 	Since     time.Time    `json:"since"`
 	Types     []TypeStatus `json:"types"`
+	// Workload is the workload that the proxy registers; nil for none.
+	Workload *WorkloadStatus `json:"workload,omitempty"`
 }
 
 // TypeStatus describes one type of a connected proxy. The states are those of Istio's proxy-status:
@@ -461,11 +463,16 @@ type TypeStatus struct {
 
 func (v *view) status() ProxyStatus {
 	v.mu.Lock()
-	defer v.mu.Unlock()
-	return ProxyStatus{
+	who := v.proxy
+	s := ProxyStatus{
 		Stream: v.stream, Node: v.proxy.Node, Type: v.proxy.Type, Namespace: v.proxy.Namespace,
 		Peer: v.peer, Protocol: v.form.String(), Since: v.since, Types: v.typeStatus(),
 	}
+	v.mu.Unlock()
+	if v.server.cfg.Registrar != nil { // a change of a registration waits for views
+		s.Workload = workloadOf(v.server.cfg.Registrar.Workload(who))
+	}
+	return s
 }
 
 // typeStatus describes the types; the caller holds the lock.

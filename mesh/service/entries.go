@@ -449,13 +449,24 @@ func (r *Entries) ProxyInstances(p Proxy) []Instance {
 	if len(out) > 0 || len(p.Addresses) == 0 {
 		return out
 	}
-	entries := r.selectors[p.Namespace]
+	for _, w := range r.workloads.unreadyAt(p) {
+		out = append(out, r.selecting(w, w.endpoint.Labels, p.Namespace)...)
+	}
+	if len(out) > 0 {
+		return out
+	}
+	return r.selecting(r.workloads.ofProxy(p), p.Labels, p.Namespace)
+}
+
+// selecting returns the instances of the services of a namespace whose entries select labels, at a workload.
+func (r *Entries) selecting(w *workload, labels map[string]string, namespace string) (out []Instance) {
+	entries := r.selectors[namespace]
 	for _, key := range slices.SortedFunc(maps.Keys(entries), compareDocuments) {
 		en := entries[key]
-		if !selects(en.spec.WorkloadSelector.GetLabels(), p.Labels) {
+		if !selects(en.spec.WorkloadSelector.GetLabels(), labels) {
 			continue
 		}
-		endpoints := en.serve(r.workloads.ofProxy(p))
+		endpoints := en.serve(w)
 		for _, k := range en.keys {
 			out = append(out, instancesOf(r.services[k], endpoints)...)
 		}

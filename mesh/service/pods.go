@@ -31,6 +31,11 @@ func (r *Kubernetes) ProxyInstances(p Proxy) []Instance {
 	if len(p.Addresses) == 0 {
 		return nil
 	}
+	for _, w := range r.workloads.unreadyAt(p) {
+		if out := r.selecting(w); len(out) > 0 {
+			return out
+		}
+	}
 	return r.selecting(r.workloads.ofProxy(p))
 }
 
@@ -50,7 +55,7 @@ func (r *Kubernetes) selecting(w *workload) []Instance {
 	objects := r.inNamespace[w.config.Namespace]
 	for _, key := range slices.SortedFunc(maps.Keys(objects), compareDocuments) {
 		o := objects[key]
-		if !selects(o.spec.Spec.Selector, w.selectable()) {
+		if !selects(o.spec.Spec.Selector, w.selectable()) || !w.isPod() && !r.serves(o, w) {
 			continue
 		}
 		s := r.services[o.key]

@@ -92,6 +92,8 @@ func selects(selector, labels map[string]string) bool {
 type workloads struct {
 	options     *Options
 	byNamespace map[string]map[config.Key]*workload
+	// unready are the workloads that have registered and are not endpoints, because they are not healthy.
+	unready map[string]map[config.Key]*workload
 	// networks has the network of each namespace that has the label.
 	networks map[string]string
 	// nodes has the locality of each Node that has one, and regions the region of each zone of a Node.
@@ -99,7 +101,7 @@ type workloads struct {
 }
 
 func newWorkloads(options *Options) workloads {
-	return workloads{options, map[string]map[config.Key]*workload{}, map[string]string{}, map[string]string{}, map[string]string{}}
+	return workloads{options, map[string]map[config.Key]*workload{}, map[string]map[config.Key]*workload{}, map[string]string{}, map[string]string{}, map[string]string{}}
 }
 
 // transition is a change of a workload; Old and New are nil if there is none.
@@ -112,8 +114,15 @@ type transition struct {
 func (w *workloads) set(e config.Event) transition {
 	key := e.Key()
 	t := transition{key: key, old: w.byNamespace[key.Namespace][key]}
+	take(w.unready, key.Namespace, key)
 	if e.New != nil {
 		t.new = w.convert(e.New)
+		if t.new != nil && key.Kind == config.WorkloadEntry && !healthy(e.New) {
+			if e.New.Annotations[annotationAutoGroup] != "" {
+				put(w.unready, key.Namespace, key, t.new)
+			}
+			t.new = nil
+		}
 	}
 	if t.new == nil {
 		take(w.byNamespace, key.Namespace, key)
@@ -324,7 +333,7 @@ func LabelledLocality(labels map[string]string) string {
 // entry returns the workload of a WorkloadEntry document. The labels of the document take the place
 // of those of its spec.
 func (w *workloads) entry(c *config.Config, spec *networking.WorkloadEntry) *workload {
-	if spec.GetAddress() == "" && spec.GetNetwork() == "" || !healthy(c) {
+	if spec.GetAddress() == "" && spec.GetNetwork() == "" {
 		return nil
 	}
 	labels := maps.Clone(spec.Labels)
@@ -382,6 +391,18 @@ func (w *workloads) ofProxy(p Proxy) *workload {
 		},
 		addresses: p.Addresses,
 	}
+}
+
+// unreadyAt returns the workloads of a proxy that are not endpoints, because they are not healthy: their proxies stand before
+// them all the same, and have their listeners before the first connection may come. istiod gives them none meanwhile.
+func (w *workloads) unreadyAt(p Proxy) (out []*workload) {
+	of := w.unready[p.Namespace]
+	for _, key := range slices.SortedFunc(maps.Keys(of), compareDocuments) {
+		if slices.Contains(p.Addresses, of[key].endpoint.Address) {
+			out = append(out, of[key])
+		}
+	}
+	return out
 }
 
 // augment adds the labels for locality, network, node and cluster by which subsets may select.

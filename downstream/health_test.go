@@ -70,7 +70,7 @@ func TestAReportOfHealthSubscribesToNothingAndGetsNoResponse(t *testing.T) {
 			}
 			r.mu.Unlock()
 			streams := s.server.Streams()
-			if len(streams) != 1 || !slices.Equal(streams[0].Types, []string{"CDS"}) || len(streams[0].Unanswered) != 1 {
+			if len(streams) != 1 || !slices.Equal(streams[0].Types, []string{"CDS"}) || streams[0].Subscriptions != 1 {
 				t.Errorf("streams %+v", streams)
 			}
 			s.put(xdstest.Cluster("c1", ""))

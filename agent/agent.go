@@ -31,6 +31,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/events"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/agent/istio"
+	"github.com/holdfast-xds/holdfast/agent/probe"
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/agent/telemetry"
 	"github.com/holdfast-xds/holdfast/downstream"
@@ -79,6 +80,8 @@ type Config struct {
 	Telemetry telemetry.Config
 	// Istio makes the agent stand in for pilot-agent; nil for not. It needs Admin.Health.
 	Istio *istio.Config
+	// Workload probes the application, whose health is reported to the control plane; nil for not.
+	Workload *probe.Config
 	// ReadyRequiresUpstream makes an agent not ready that no control plane answers.
 	ReadyRequiresUpstream bool
 	// Takeover takes over from an agent that serves the socket, if there is one.
@@ -102,6 +105,7 @@ type Agent struct {
 	// certificates is nil if the agent issues none.
 	certificates *sds.Manager
 	secrets      redact.Finder // for the output of Envoy
+	prober       *probe.Prober // nil if the application is not probed
 	seeds        publishing
 	// rehearsing is held during a live rehearsal, and isCutOff is set during its cut.
 	rehearsing sync.Mutex
@@ -146,7 +150,7 @@ func New(cfg Config) (*Agent, error) {
 	a.telemetry = telemetry.New(cfg.Telemetry, cfg.Log)
 	a.cfg = cfg
 	// Each group has sources of its own. Their configuration is checked now.
-	if _, err := a.sources(); err != nil {
+	if _, err := a.sources(nil); err != nil {
 		return nil, err
 	}
 	var err error
@@ -165,6 +169,7 @@ func New(cfg Config) (*Agent, error) {
 	} else if cfg.Envoy.Admin != "" {
 		a.life.admin = envoy.NewAdmin(cfg.Envoy.Admin)
 	}
+	a.prober = a.newProber()
 	if cfg.Store.Dir != "" {
 		a.keeper = newKeeper(store.New(cfg.Store), len(cfg.Store.Keys) > 0, cfg.Log)
 	}
@@ -327,7 +332,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 // attend runs what accompanies the service until serving ends; systemd is told until ctx ends. The returned
 // function is called when all of it has ended.
 func (a *Agent) attend(ctx, serving context.Context, eg *errgroup.Group) (release func() bool) {
-	for _, run := range []func(context.Context){a.watch, a.undoDrain, a.orphans.Run, a.keepSockets, a.publishSeeds} {
+	for _, run := range []func(context.Context){a.watch, a.undoDrain, a.orphans.Run, a.keepSockets, a.publishSeeds, a.probe} {
 		eg.Go(func() error {
 			run(serving)
 			return nil
@@ -358,13 +363,14 @@ func (a *Agent) withheld(typeURL string, withheld, held int) {
 		"type", xds.Short(typeURL), "withheld", withheld, "held", held)
 }
 
-func (a *Agent) sources() ([]upstream.Source, error) {
+// sources returns the sources of a group with a Node; nil only checks their configuration.
+func (a *Agent) sources(node *corev3.Node) ([]upstream.Source, error) {
 	var out []upstream.Source
 	for i, addr := range a.cfg.Upstreams {
 		if slices.Contains(a.cfg.Upstreams[:i], addr) {
 			return nil, fmt.Errorf("--upstream %s is given twice", redact.MaskURL(addr))
 		}
-		s, err := a.source(addr)
+		s, err := a.source(addr, a.healthOf(node))
 		if err != nil {
 			return nil, err
 		}
@@ -373,7 +379,7 @@ func (a *Agent) sources() ([]upstream.Source, error) {
 	return out, nil
 }
 
-func (a *Agent) source(addr string) (upstream.Source, error) {
+func (a *Agent) source(addr string, health upstream.Health) (upstream.Source, error) {
 	if dir, ok := strings.CutPrefix(addr, "file:"); ok {
 		if dir == "" {
 			return nil, fmt.Errorf("upstream %q: the directory is missing", addr)
@@ -381,7 +387,7 @@ func (a *Agent) source(addr string) (upstream.Source, error) {
 		return file.New(dir, a.cfg.Log), nil
 	}
 	conf := a.cfg.Upstream
-	conf.Addr = addr
+	conf.Addr, conf.Health = addr, health
 	if strings.HasPrefix(addr, "http://") || strings.HasPrefix(addr, "https://") {
 		return upstream.NewREST(conf)
 	}
@@ -420,7 +426,7 @@ func (a *Agent) groupConfig(node *corev3.Node) group.Config {
 	conf.WatchDisconnects, conf.Cache.FallbackEnabled = a.life.envoy == nil, a.life.envoy != nil
 	conf.Cache.OnHeldBack, conf.Secrets, conf.Seed = a.withheld, a.certificates, a.seedFor(node)
 	conf.Upstreams = func() *upstream.Failover {
-		sources, _ := a.sources() // New has checked the configuration
+		sources, _ := a.sources(node) // New has checked the configuration
 		return &upstream.Failover{
 			Sources: sources, Timing: a.cfg.Timing, Events: a.metrics.Upstream(), Log: log,
 		}

@@ -146,7 +146,7 @@ func (a *Agent) Forward(ctx context.Context, method string) (grpc.ClientStream, 
 	err := status.Errorf(codes.Unavailable, "no upstream for %s", method)
 	members := a.groups.Members()
 	if len(members) == 0 {
-		sources, err := a.sources()
+		sources, err := a.sources(nil)
 		if err != nil {
 			return nil, status.Error(codes.Unavailable, err.Error())
 		}

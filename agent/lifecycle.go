@@ -154,7 +154,7 @@ type drain struct {
 	cancel context.CancelCauseFunc
 }
 
-// Drain drains Envoy's connections, and makes the agent not ready until Undrain. It returns when
+// Drain drains Envoy's connections, and makes the agent not ready, and the workload unhealthy, until Undrain. It returns when
 // Envoy can be stopped, or an error if the drain was undone. Further calls wait for the drain that
 // is in progress.
 //
@@ -168,6 +168,7 @@ func (a *Agent) Drain(ctx context.Context) error {
 	d := &drain{begun: make(chan struct{}), done: make(chan struct{}), cancel: cancel}
 	if under == nil {
 		a.life.drain = d
+		a.reportDrain(true)
 	}
 	a.life.mu.Unlock()
 	if under != nil {
@@ -232,6 +233,7 @@ func (a *Agent) Undrain(ctx context.Context) error {
 	a.life.mu.Lock()
 	if a.life.drain == d {
 		a.life.drain = nil
+		a.reportDrain(false)
 	}
 	a.life.mu.Unlock()
 	d.cancel(envoy.ErrUndone)

@@ -123,6 +123,9 @@ func (a *Agent) Status() admin.Status {
 	if a.life.envoy != nil {
 		s.Envoy = new(a.life.envoy.Status())
 	}
+	if a.prober != nil {
+		s.Workload = new(a.prober.Status())
+	}
 	if a.certificates != nil {
 		s.Certificates = new(a.certificates.Status())
 	}

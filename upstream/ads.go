@@ -80,8 +80,10 @@ type Config struct {
 	// CheckResource, if set, returns why a well-formed resource cannot be used: the response is NACKed with the
 	// reason, and the resource is not cached. It must not block.
 	CheckResource func(*xds.Resource) error
-	Log           *slog.Logger
-	Observer      Observer
+	// Health, if set, is the health of the workload, which is reported on every ADS stream.
+	Health   Health
+	Log      *slog.Logger
+	Observer Observer
 	// Dial replaces the connection in tests; network is tcp or unix.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// options are further options of gRPC, for tests.

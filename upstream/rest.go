@@ -70,6 +70,7 @@ func NewREST(cfg Config) (*REST, error) {
 	cfg.RESTRefresh = cmp.Or(cfg.RESTRefresh, DefaultRESTRefresh)
 	cfg.RESTTimeout = cmp.Or(cfg.RESTTimeout, DefaultRESTTimeout)
 	cfg.Form, cfg.Addr = xds.SotW, strings.TrimSuffix(cfg.Addr, "/")
+	cfg.Health = nil // it is reported on streams only
 	return &REST{server: newServer(cfg)}, nil
 }
 

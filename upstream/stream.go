@@ -60,6 +60,9 @@ type server struct {
 	// the one of them because of which the last stream seemed to end; "" for none.
 	answered   map[string]bool
 	lastBlamed string
+	// reportLate is that of session.Config: a stream on which the health of the workload was reported has ended before
+	// anything was answered.
+	reportLate bool
 	last       time.Time // when the last response came
 }
 
@@ -142,7 +145,7 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, sta
 	opened := time.Now()
 	s.open.Add(1)
 	s.mu.Lock()
-	versions, rechecks := maps.Clone(s.versions), maps.Clone(s.rechecks)
+	versions, rechecks, reportLate := maps.Clone(s.versions), maps.Clone(s.rechecks), s.reportLate
 	notBefore := make(map[string]time.Time, len(s.excluded))
 	for typeURL, r := range s.excluded {
 		notBefore[typeURL] = r.until
@@ -150,7 +153,7 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, sta
 	s.mu.Unlock()
 	st := &stream{
 		server: s, state: state, subscriptions: subscriptions, wire: w, onAnswer: answered, opened: opened,
-		wake: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), health: s.cfg.Health,
 		machine: session.New(session.Config{
 			Form:       s.cfg.Form,
 			AckTimeout: s.cfg.AckTimeout,
@@ -160,6 +163,7 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, sta
 			Nacked:     func(typeURL string) []string { return state.Nacked(s.Name(), typeURL) },
 			Rechecks:   rechecks,
 			NotBefore:  notBefore,
+			ReportLate: reportLate,
 		}),
 	}
 	err := st.run(ctx, cancel)
@@ -228,11 +232,24 @@ func (s *server) excludeCulprit(st *stream, err error) {
 }
 
 // culprit returns the type because of which the server may have ended the stream with a message, and
-// the subscribed names of the type; "" if there is none.
+// the subscribed names of the type; "" if there is none. It may be the type of the reports of health.
 func (st *stream) culprit(why string) (culprit string, names []string) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	unanswered, others := st.machine.Unanswered(time.Now().Add(-blamedFor))
+	since := time.Now().Add(-blamedFor)
+	unanswered, others := st.machine.Unanswered(since)
+	reported := !st.machine.Reported().Before(since)
+	if reported && strings.Contains(why, xds.HealthType) {
+		return xds.HealthType, nil
+	}
+	if reported && !others {
+		st.server.mu.Lock()
+		st.server.reportLate = true
+		st.server.mu.Unlock()
+	}
+	if reported && others && len(unanswered) == 0 {
+		return xds.HealthType, nil
+	}
 	if !others || len(unanswered) == 0 {
 		return "", nil
 	}
@@ -277,6 +294,7 @@ type stream struct {
 	wire          wire
 	onAnswer      func() error
 	wake          chan struct{} // wakes the sender
+	health        Health        // nil for none
 	opened        time.Time     // before the first request
 
 	mu      sync.Mutex
@@ -392,12 +410,15 @@ func (st *stream) sendAll(ctx context.Context) error {
 	node := st.state.Node()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	healthChanged := st.reportHealth()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
 		case <-st.wake:
+		case <-healthChanged:
+			healthChanged = st.reportHealth()
 		case <-st.subscriptions.Changed():
 			askAgain := st.opened.Before(st.state.RequestAgain())
 			st.mu.Lock()
@@ -418,6 +439,19 @@ func (st *stream) sendAll(ctx context.Context) error {
 		}
 		wake.Reset(timer, next)
 	}
+}
+
+// reportHealth hands the health of the workload to the session, and returns a channel that is closed when it changes; nil
+// if nobody knows it.
+func (st *stream) reportHealth() <-chan struct{} {
+	if st.health == nil {
+		return nil
+	}
+	health, changed := st.health.Health()
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.machine.Report(health)
+	return changed
 }
 
 // flush sends all requests that are due now and returns when the next one will be. The Node is
@@ -480,6 +514,8 @@ func (st *stream) log(req *session.Request) {
 		st.server.cfg.Observer.Answered(st.server.Name(), req.Type, req.NACK != "")
 	}
 	switch {
+	case req.Type == xds.HealthType:
+		log.Info("health of the workload reported", "healthy", req.NACK == "", "err", req.NACK)
 	case req.NACK != "":
 		log.Warn("response NACKed", "type", typ, "nonce", req.Nonce, "err", req.NACK)
 	case !log.Enabled(context.Background(), slog.LevelDebug):

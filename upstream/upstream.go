@@ -59,6 +59,12 @@ type Subscriptions interface {
 	Close()
 }
 
+// Health is the health of the workload beside the agent.
+type Health interface {
+	// Health returns the health now, and a channel that is closed when it changes.
+	Health() (now xds.Health, changed <-chan struct{})
+}
+
 // Source is one upstream.
 type Source interface {
 	// Name identifies the source in logs, metrics and versions. Two sources of one agent have

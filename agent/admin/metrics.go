@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/holdfast-xds/holdfast/agent/envoy"
+	"github.com/holdfast-xds/holdfast/agent/probe"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
@@ -475,6 +476,9 @@ var stateDescs = func() map[string]*prometheus.Desc {
 		{"holdfast_envoy_live", "", "Whether the Envoy that the agent runs reports that it is LIVE, 1 or 0."},
 		{"holdfast_envoy_epoch", "", "Hot restarts of the Envoy that the agent runs since its last ordinary start."},
 		{"holdfast_envoy_crashes_total", "", "Crashes of the Envoy that the agent runs, after which it was restarted."},
+		{"holdfast_workload_healthy", "",
+			"Whether the workload is reported to the control plane as healthy, 1 or 0; absent while that is unknown, or the application is not probed."},
+		{"holdfast_workload_probes_total", "result", "Probes of the application since the start; result is success or failure."},
 		{"holdfast_upstream_last_message_age_seconds", "upstream type",
 			"Time since the last response was received from an upstream."},
 		{"holdfast_certificate_expiry_timestamp_seconds", "secret ca",
@@ -531,6 +535,13 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	collectStorage(send, status.Storage)
 	collectPublishing(send, status.Publishing)
 	collectCertificates(send, status.Certificates)
+	if w := status.Workload; w != nil {
+		if w.State != probe.Unknown || w.Draining != "" {
+			send("holdfast_workload_healthy", number(w.State == probe.Healthy && w.Draining == ""))
+		}
+		send("holdfast_workload_probes_total", float64(w.Successes), "success")
+		send("holdfast_workload_probes_total", float64(w.Failures), "failure")
+	}
 	if e := status.Envoy; e != nil {
 		send("holdfast_envoy_live", number(e.State == envoy.StateLive))
 		send("holdfast_envoy_epoch", float64(e.Epoch))

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/holdfast-xds/holdfast/agent/probe"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
 )
@@ -83,6 +84,11 @@ func (s Status) Problems() []Problem {
 	}
 	for _, g := range s.Groups {
 		lines = append(lines, s.groupProblems(g)...)
+	}
+	if w := s.Workload; w != nil {
+		n := len(lines)
+		lines.warnIf(w.State == probe.Unhealthy, "the workload is unhealthy for %s, and the control plane is told so: %s: %s", age(s.Now, w.Since), w.Check, w.Reason)
+		lines.since(n, w.Since)
 	}
 	if p := s.Publishing; p != nil {
 		lines.warnIf(p.Error != "", "seed not published to %s: %s; `holdfast events%s` shows since when", p.Place, p.Error, s.at())

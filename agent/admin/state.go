@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/agent/envoy"
+	"github.com/holdfast-xds/holdfast/agent/probe"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
@@ -99,6 +100,8 @@ type Status struct {
 	Storage *Storage `json:"storage,omitempty"`
 	// Envoy is the agent's child; nil if there is none.
 	Envoy *envoy.Status `json:"envoy,omitempty"`
+	// Workload is the health of the application; nil if the agent does not probe it.
+	Workload *probe.Status `json:"workload,omitempty"`
 	// Certificates are issued by the agent; nil if it issues none.
 	Certificates *sds.Status `json:"certificates,omitempty"`
 }

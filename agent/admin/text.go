@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/agent/explain"
+	"github.com/holdfast-xds/holdfast/agent/probe"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
 )
@@ -43,6 +44,9 @@ func (s Status) WriteText(w io.Writer) error {
 	}
 	if e := s.Envoy; e != nil {
 		fmt.Fprintf(&b, "\nEnvoy %s\n", Printable(envoyLine(e, s.Now)))
+	}
+	if w := s.Workload; w != nil {
+		fmt.Fprintf(&b, "\nWorkload, probed with %s: %s\n", Printable(w.Check), Printable(workloadLine(w, s.Now)))
 	}
 	writeCertificates(&b, s.Certificates, s.Now)
 	if st := s.Storage; st != nil {
@@ -99,6 +103,24 @@ func (f *Fallback) line(now time.Time, at string) string {
 	}
 	return fmt.Sprintf("Envoy crashed repeatedly: %s held back for %s, until the control plane changes them, `holdfast resume%s`, or %s: %s",
 		plural(len(f.Suspects), "resource"), age(now, f.Since), at, f.Until.UTC().Format(time.RFC3339), strings.Join(names, ", "))
+}
+
+// workloadLine describes the health of the workload.
+func workloadLine(w *probe.Status, now time.Time) string {
+	line := "unknown, and not reported"
+	if w.State != probe.Unknown {
+		line = string(w.State) + " for " + age(now, w.Since)
+	}
+	switch {
+	case w.Reason != "":
+		line += ": " + w.Reason
+	case w.LastError != "":
+		line += "; the last probe failed: " + w.LastError
+	}
+	if w.Draining != "" {
+		line += "; reported as unhealthy: " + w.Draining
+	}
+	return line
 }
 
 func envoyLine(e *envoy.Status, now time.Time) string {

@@ -28,7 +28,6 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -136,18 +135,4 @@ func text(w http.ResponseWriter, code int, s string) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
 	_, _ = w.Write([]byte(s)) // whoever asked may have gone
-}
-
-// dialer returns how a connection of a probe is opened: from an address that is not redirected to Envoy,
-// and without lingering in TIME-WAIT, of which frequent probes would leave thousands (Kubernetes issue
-// 89898).
-func dialer(from netip.Addr) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: from.AsSlice()}}
-	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := d.DialContext(ctx, network, addr)
-		if tcp, ok := conn.(*net.TCPConn); ok && err == nil {
-			_ = tcp.SetLinger(1) // seconds; an optimization
-		}
-		return conn, err
-	}
 }

@@ -12,19 +12,14 @@ import (
 	"strconv"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/status"
+	"github.com/holdfast-xds/holdfast/agent/probe"
 )
 
 // Limits of what an application may answer.
 const (
-	maxProbeBody    = 10 << 10 // bytes; of a longer body the kubelet reads as much
-	maxProbeHeader  = 64 << 10
-	maxHealthAnswer = 64 << 10
-	maxRedirects    = 10
+	maxProbeBody   = 10 << 10 // bytes; of a longer body the kubelet reads as much
+	maxProbeHeader = 64 << 10
+	maxRedirects   = 10
 )
 
 // maxProbesOfOne bounds the probes and lifecycle handlers in progress from one address. The kubelet needs one for each container
@@ -39,7 +34,7 @@ const probeUserAgent = "kube-probe"
 func newProbeClient(cfg Config) *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
-			DialContext:            dialer(cfg.source),
+			DialContext:            probe.DialFrom(cfg.source),
 			TLSClientConfig:        &tls.Config{InsecureSkipVerify: true}, // the kubelet sends no credentials either
 			ForceAttemptHTTP2:      true,
 			DisableKeepAlives:      true,
@@ -96,7 +91,7 @@ func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
 	case p.tcp:
 		err = s.probeTCP(ctx, addr)
 	case p.grpc:
-		err = s.probeGRPC(ctx, addr, p.service, userAgent(r))
+		err = probe.AskGRPC(ctx, probe.DialFrom(s.cfg.source), addr, p.service, userAgent(r))
 	default:
 		err = s.probeHTTP(ctx, w, r, p, addr)
 		if err == nil {
@@ -122,37 +117,11 @@ func userAgent(r *http.Request) string {
 }
 
 func (s *Server) probeTCP(ctx context.Context, addr string) error {
-	conn, err := dialer(s.cfg.source)(ctx, "tcp", addr)
+	conn, err := probe.DialFrom(s.cfg.source)(ctx, "tcp", addr)
 	if err != nil {
 		return err
 	}
 	return conn.Close()
-}
-
-// probeGRPC asks gRPC's health service, without TLS, as the kubelet does.
-func (s *Server) probeGRPC(ctx context.Context, addr, service, userAgent string) error {
-	dial := dialer(s.cfg.source)
-	conn, err := grpc.NewClient("passthrough:///"+addr,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return dial(ctx, "tcp", addr) }),
-		grpc.WithUserAgent(userAgent),
-		grpc.WithDisableServiceConfig(),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxHealthAnswer)),
-	)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	answer, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{Service: service})
-	switch {
-	case status.Code(err) == codes.Unimplemented:
-		return errors.New("the server does not have the health service of gRPC (grpc.health.v1.Health)")
-	case err != nil:
-		return err
-	case answer.GetStatus() != healthpb.HealthCheckResponse_SERVING:
-		return fmt.Errorf("the service %q is %s", service, answer.GetStatus())
-	}
-	return nil
 }
 
 // hopByHop are the headers that concern a connection.

@@ -149,6 +149,7 @@ var honoured = []string{
 	"concurrency", "drainDuration", "terminationDrainDuration", "proxyAdminPort", "statsdUdpAddress", "extraStatTags", "proxyStatsMatcher",
 	"proxyMetadata", "runtimeValues", "serviceCluster", "tracingServiceName", "discoveryAddress", "statusPort", "controlPlaneAuthPolicy",
 	"interceptionMode", "gatewayTopology", "meshId", "proxyHeaders", "connectionSettings", "holdApplicationUntilProxyStarts", "image",
+	"readinessProbe",
 }
 
 // insteadOf says what to use for some fields that have no effect.

@@ -92,6 +92,7 @@ type runFlags struct {
 	bootstrap    string
 	node         nodeFlags
 	written      ownBootstrap
+	workload     workloadFlags
 	istio        bool
 	log          logFlags
 }
@@ -108,6 +109,7 @@ func (f *runFlags) add(c *command) {
 	flags := c.section("Envoy's node, to fetch its configuration before it connects (--bootstrap or --node-…, or neither)")
 	flags.StringVar(&f.bootstrap, "bootstrap", "", "`FILE` of Envoy's bootstrap, to read the node from")
 	f.node.add(flags)
+	f.workload.add(c)
 	f.addAdmin(c)
 	f.addIstio(c)
 }
@@ -132,6 +134,9 @@ func newRun(p process) *command {
 		if err := f.checkPlaces(); err != nil {
 			return err
 		}
+		if err := f.workload.parse(c); err != nil {
+			return err
+		}
 		child, err := f.writeBootstrap(ctx, p.environ, c)
 		if err != nil {
 			return err
@@ -145,6 +150,9 @@ func newRun(p process) *command {
 		}
 		if err := checkVersion(ctx, f.cfg.Envoy, log); err != nil {
 			return failed(err)
+		}
+		if f.cfg.Workload, err = f.workload.config(f.istio, f.cfg.Node, os.Getenv); err != nil {
+			return err
 		}
 		f.cfg.Hurry, f.cfg.Signals = p.hurry, p.signals
 		f.cfg.Downstream.OnConnections = procs.New(os.Getenv).Serve

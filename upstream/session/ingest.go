@@ -377,7 +377,11 @@ func (r *Request) errorDetail() *statuspb.Status {
 	if r.NACK == "" {
 		return nil
 	}
-	return &statuspb.Status{Code: int32(codes.InvalidArgument), Message: r.NACK}
+	code := codes.InvalidArgument
+	if r.Type == xds.HealthType {
+		code = codes.Internal // as Istio's agent sends it
+	}
+	return &statuspb.Status{Code: int32(code), Message: r.NACK}
 }
 
 // readings caches the resources that the bare entries of the last SotW response were read as. A push

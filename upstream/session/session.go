@@ -80,6 +80,9 @@ type Config struct {
 	// how often they were. The session keeps it up to date for the next stream.
 	Nacked   func(typeURL string) []string
 	Rechecks map[string]int
+	// ReportLate delays the first report of the workload's health until the server has answered anything, so that a server
+	// that ends the stream because of it can be told from one that rejects the client.
+	ReportLate bool
 }
 
 // Version is the version_info of a response. Names are those of the request that the response
@@ -104,6 +107,7 @@ type Session struct {
 	answered, mustAnswer bool
 	repeatAt             time.Time
 	requestAgain         bool // see RequestAgain
+	reports              reports
 }
 
 // subscription is the state of one type on the stream.
@@ -177,7 +181,7 @@ type answer struct {
 type Request struct {
 	Type  string
 	Nonce string
-	NACK  string // the reason of a NACK; "" for none
+	NACK  string // the reason of a NACK, or why the workload is unhealthy (xds.HealthType); "" for none
 
 	// SotW.
 	Version string
@@ -492,7 +496,10 @@ func (sub *subscription) answeredName(name string) {
 // Next returns the next request to send to the server. If there is none, it returns nil and when
 // Next must be called again even if nothing else happens; the zero time for never.
 func (s *Session) Next(now time.Time) (*Request, time.Time) {
-	var next time.Time
+	report, next := s.nextReport(now)
+	if report != nil {
+		return report, time.Time{}
+	}
 	for _, sub := range s.ordered {
 		build := s.nextSotW
 		if s.cfg.Form == xds.Delta {

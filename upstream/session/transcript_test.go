@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -35,6 +36,9 @@ import (
 //	reject T NAMES    sets the cached resources that this server sent and clients NACKed
 //	forget T          calls Forget
 //	again             calls RequestAgain
+//	health WORD       calls Report: "ok" for healthy, anything else is the reason; every new stream is told the last one
+//	late              sets Config.ReportLate for streams that are opened
+//	hold-health D     lets new streams report no health for a time
 //	open              opens a new stream
 //	resp T PART …     the server sends a response, with the nonce n1, n2, … and, in SotW, the
 //	                  version v1, v2, …. A PART is
@@ -52,6 +56,7 @@ import (
 //	after D           time passes
 //
 // The outputs of a response are "put", "remove", "complete", "refresh" (a heartbeat) and "error".
+// "report" is a report of health.
 // "settled" is a result of Completed, "overdue" and "gone" are errors and removals of Overdue, and
 // "reopen" means that Reopen returns true. In both.txt a request is "ask T +NAME -NAME", "ack T NONCE"
 // or "nack T NONCE: reason"; in the other files every field of it is shown that is not empty.
@@ -83,6 +88,9 @@ type talk struct {
 	cached   map[string]map[string]string
 	nacked   map[string][]string
 	rechecks map[string]int
+	health   xds.Health
+	late     bool
+	holds    time.Duration
 	wanted   map[string]map[string]bool
 	// The server: the subscription that it knows, and its nonces by type.
 	server map[string]*serverType
@@ -123,7 +131,7 @@ func (tk *talk) open() {
 		Versions: tk.versions,
 		Cached:   func(typeURL string) map[string]string { return maps.Clone(tk.cached[typeURL]) },
 		Nacked:   func(typeURL string) []string { return slices.Clone(tk.nacked[typeURL]) },
-		Rechecks: tk.rechecks,
+		Rechecks: tk.rechecks, ReportLate: tk.late, NotBefore: map[string]time.Time{xds.HealthType: tk.now.Add(tk.holds)},
 		Check: func(r *xds.Resource) error {
 			if tk.contents[string(r.Body.GetValue())] == "unfit" {
 				return fmt.Errorf("%s %q: unfit", xds.Short(r.Type), r.Name)
@@ -131,6 +139,7 @@ func (tk *talk) open() {
 			return nil
 		},
 	})
+	tk.machine.Report(tk.health)
 	for url, names := range tk.wanted {
 		list := slices.Collect(maps.Keys(names))
 		tk.machine.Subscribe(url, names[xds.Wildcard], slices.DeleteFunc(list, isWildcard), nil)
@@ -157,6 +166,18 @@ func (tk *talk) do(words []string) error {
 		tk.machine.RequestAgain()
 		tk.drain()
 		return nil
+	case "late":
+		tk.late = true
+		return nil
+	case "health":
+		tk.health = xds.Health{Known: true, Reason: strings.TrimPrefix(args[0], "ok")}
+		tk.machine.Report(tk.health)
+		tk.drain()
+		return nil
+	case "hold-health":
+		d, err := time.ParseDuration(args[0])
+		tk.holds = d
+		return err
 	case "after":
 		d, err := time.ParseDuration(args[0])
 		tk.pass(d)
@@ -319,6 +340,12 @@ func (st *serverType) subscribe(form xds.Form, req *Request) {
 
 // request passes a request to the server and returns how it is shown.
 func (tk *talk) request(req *Request) string {
+	if req.Type == xds.HealthType {
+		if len(req.Names)+len(req.Subscribe)+len(req.Unsubscribe)+len(req.Initial) > 0 || req.Nonce+req.Version != "" {
+			return fmt.Sprintf("%+v", req)
+		}
+		return "report " + cmp.Or(req.NACK, "ok")
+	}
 	st := tk.serverType(req.Type)
 	before := maps.Clone(st.names)
 	st.subscribe(tk.form, req)

@@ -32,7 +32,7 @@ import (
 	"istio.io/istio/pkg/config"
 	"istio.io/istio/pkg/config/mesh"
 	"istio.io/istio/pkg/config/schema/gvk"
-	"istio.io/istio/pkg/envoy"
+	istioenvoy "istio.io/istio/pkg/envoy"
 	istioagent "istio.io/istio/pkg/istio-agent"
 	istiomodel "istio.io/istio/pkg/model"
 	"istio.io/istio/pkg/security"
@@ -187,14 +187,14 @@ func TestIstiosAgentReportsHealthToHoldfastMesh(t *testing.T) {
 	agent := istioagent.NewAgent(proxyConfig, &istioagent.AgentOptions{
 		CARootCerts: path("ca/root-cert.pem"), XDSRootCerts: path("ca/root-cert.pem"), XdsUdsPath: filepath.Join(short, "XDS"), ServiceNode: nodeID,
 		ProxyIPAddresses: []string{"127.0.0.1"}, ProxyNamespace: "shop", ProxyType: istiomodel.SidecarProxy, Platform: &platform.Unknown{},
-		IstiodSAN: "istiod.istio-system.svc", WorkloadIdentitySocketFile: security.DefaultWorkloadIdentitySocketFile,
+		IstiodSAN: "istiod.istio-system.svc", DisableEnvoy: true, WorkloadIdentitySocketFile: security.DefaultWorkloadIdentitySocketFile,
 		SDSFactory: func(o *security.Options, secrets security.SecretManager, keys *meshconfig.PrivateKeyProvider) istioagent.SDSService {
 			return sds.NewServer(o, secrets, keys)
 		},
 	}, &security.Options{
 		CAEndpoint: addr, CAEndpointSAN: "istiod.istio-system.svc", CAProviderName: "Citadel", TrustDomain: "cluster.local", WorkloadNamespace: "shop", ServiceAccount: "web",
 		CredFetcher: plugin.CreateTokenPlugin(path("token")), SecretTTL: time.Hour, ECCSigAlg: "ECDSA", ECCCurve: "P256", ClusterID: "Kubernetes",
-	}, envoy.ProxyConfig{TestOnly: true})
+	}, istioenvoy.ProxyConfig{TestOnly: true})
 	ctx, cancel := context.WithCancel(t.Context())
 	wait, err := agent.Run(ctx)
 	check(t, err)
@@ -218,6 +218,8 @@ func TestIstiosAgentReportsHealthToHoldfastMesh(t *testing.T) {
 	}))
 	_, err = stream.Recv()
 	check(t, err)
+	// It reports only after Envoy has asked for its listeners.
+	check(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: "type.googleapis.com/envoy.config.listener.v3.Listener"}))
 
 	health := func(want string) {
 		t.Helper()
@@ -249,8 +251,13 @@ func workloadIs(admin, want string) error {
 	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
 		return err
 	}
-	if len(status.Proxies) != 1 || len(status.Proxies[0].Types) != 1 {
+	if len(status.Proxies) != 1 {
 		return fmt.Errorf("proxies %+v", status.Proxies)
+	}
+	for _, t := range status.Proxies[0].Types {
+		if strings.Contains(t.Type, "Health") {
+			return fmt.Errorf("its reports are shown as a type: %+v", status.Proxies)
+		}
 	}
 	if got := status.Proxies[0].Workload; got.Health+" "+got.Message != want {
 		return fmt.Errorf("workload %+v, want %s", got, want)

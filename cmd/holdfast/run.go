@@ -134,7 +134,7 @@ func newRun(p process) *command {
 		if err := f.checkPlaces(); err != nil {
 			return err
 		}
-		if err := f.workload.parse(c); err != nil {
+		if err := f.workload.parse(c, f.cfg.Upstreams); err != nil {
 			return err
 		}
 		child, err := f.writeBootstrap(ctx, p.environ, c)

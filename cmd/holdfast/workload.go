@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -28,8 +31,8 @@ func (w *workloadFlags) add(c *command) {
 	flags.Var(numberOf(&w.cfg.Successes, probe.DefaultSuccesses, positive), "workload-probe-successes", "`NUMBER` of probes in a row that must succeed until the workload is healthy")
 }
 
-// parse reads what to probe.
-func (w *workloadFlags) parse(c *command) (err error) {
+// parse reads what to probe. Only control planes with a stream are told the result.
+func (w *workloadFlags) parse(c *command, upstreams []string) (err error) {
 	if w.text == "" {
 		for _, name := range []string{"period", "timeout", "failures", "successes"} {
 			if c.given("workload-probe-" + name) {
@@ -41,7 +44,20 @@ func (w *workloadFlags) parse(c *command) (err error) {
 	if w.cfg.Check, err = probe.Parse(w.text); err != nil {
 		return fmt.Errorf("--workload-probe: %w", err)
 	}
+	if !slices.ContainsFunc(upstreams, hasStream) {
+		return errors.New("--workload-probe needs an --upstream that is told the health of the workload on its stream: host:port, unix:PATH or dns:///HOST:PORT")
+	}
 	return nil
+}
+
+// hasStream reports whether an upstream is an ADS server.
+func hasStream(addr string) bool {
+	for _, prefix := range []string{"file:", "http://", "https://"} {
+		if strings.HasPrefix(addr, prefix) {
+			return false
+		}
+	}
+	return true
 }
 
 // config returns the probe of the application; nil for none. node may be nil.

@@ -2,12 +2,13 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
 func TestTheProbeOfAFlagComesBeforeThatOfIstio(t *testing.T) {
 	w := &workloadFlags{text: "tcp://127.0.0.1:5432"}
-	if err := w.parse(newCommand("run", "", "", "")); err != nil {
+	if err := w.parse(newCommand("run", "", "", ""), []string{"file:/x", "a:1"}); err != nil {
 		t.Fatal(err)
 	}
 	env := func(name string) string {
@@ -28,6 +29,15 @@ func TestTheProbeOfAFlagComesBeforeThatOfIstio(t *testing.T) {
 		}
 		if got != tc.want {
 			t.Errorf("%s, want %s", got, tc.want)
+		}
+	}
+}
+
+func TestAProbeNeedsAControlPlaneWithAStream(t *testing.T) {
+	w := &workloadFlags{text: "tcp://127.0.0.1:5432"}
+	for _, upstreams := range [][]string{nil, {"file:/x"}, {"http://a", "https://b"}} {
+		if err := w.parse(newCommand("run", "", "", ""), upstreams); err == nil || !strings.Contains(err.Error(), "--workload-probe needs an --upstream") {
+			t.Errorf("%v: error %v", upstreams, err)
 		}
 	}
 }

@@ -44,7 +44,7 @@ const (
 type Health struct {
 	State   State
 	Message string    // why the workload is unhealthy; at most maxHealthMessage bytes of printable characters
-	Since   time.Time // of the state and the message
+	Since   time.Time // of the state
 }
 
 // same reports whether two reports say the same.
@@ -52,7 +52,8 @@ func (h Health) same(o Health) bool { return h.State == o.State && h.Message == 
 
 // health is the part of a member that is about its health. All fields are guarded by Registrar.events.
 type health struct {
-	Health // that counts; its State is never ""
+	Health           // that counts; its State is never ""
+	taken  time.Time // when it was taken in; the zero time for never, and after a restart
 	// reported is the last report, which may wait for the end of the interval until it counts.
 	reported Health
 	// connection is the number of the stream on which the last report came, or that was opened last.
@@ -86,7 +87,7 @@ func (r *Registrar) Report(p *proxy.Proxy, connection uint64, healthy bool, reas
 	if m.health.waiting != nil {
 		return
 	}
-	if wait := time.Until(m.health.Since.Add(healthInterval)); !m.health.Since.IsZero() && wait > 0 && !h.same(m.health.Health) {
+	if wait := time.Until(m.health.taken.Add(healthInterval)); wait > 0 && !h.same(m.health.Health) {
 		m.health.waiting = r.later(wait, m, func() {
 			m.health.waiting = nil
 			r.takeHealth(m)
@@ -121,7 +122,10 @@ func (r *Registrar) takeHealth(m *member) {
 	if h.same(before) {
 		return
 	}
-	m.health.Health = h
+	if h.State == before.State {
+		h.Since = before.Since
+	}
+	m.health.Health, m.health.taken = h, time.Now()
 	switch {
 	case m.entry == nil || h.State == before.State: // it is not registered, or only its message is another one
 	case h.State == Healthy:

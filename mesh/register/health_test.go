@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	meta "istio.io/api/meta/v1alpha1"
@@ -166,6 +167,7 @@ func TestAWorkloadThatFlapsChangesOnceInAnInterval(t *testing.T) {
 			r.Report(p, 1, i%2 == 0, "flaps")
 			time.Sleep(healthInterval / 10)
 		}
+		synctest.Wait()
 		if n := len(r.seen); n > 11 {
 			t.Errorf("%d changes in 10 intervals", n)
 		}
@@ -277,6 +279,21 @@ func TestTheMessageOfAReportIsShortAndPrintable(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAHealthIsSinceItsStateBegan(t *testing.T) {
+	on(t, func(r *rig) {
+		r.put(withProbe)
+		p := member1()
+		r.Connect(p, 1)
+		r.Report(p, 1, false, "refused")
+		began := time.Now()
+		time.Sleep(time.Minute)
+		r.Report(p, 1, false, "another reason")
+		if h := r.Workload(p).Health; !h.Since.Equal(began) || h.Message != "another reason" {
+			t.Errorf("health %+v, want since %s", h, began)
+		}
+	})
 }
 
 func TestRegisteredWorkloadsAreListed(t *testing.T) {

@@ -82,6 +82,8 @@ func (r *rig) delete(kind config.Kind, name string) {
 func (r *rig) want(want ...string) {
 	r.Helper()
 	synctest.Wait()
+	r.events.Lock() // as while handlers are called
+	defer r.events.Unlock()
 	if got := strings.Join(r.seen, "\n"); got != strings.Join(want, "\n") {
 		r.Errorf("seen:\n%s\nwant:\n%s", got, strings.Join(want, "\n"))
 	}

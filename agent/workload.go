@@ -45,7 +45,7 @@ func (a *Agent) envoyServes(ctx context.Context) error {
 	}
 	info, err := a.life.admin.Info(ctx)
 	if err == nil && info.State != envoy.StateLive {
-		err = fmt.Errorf("Envoy is %s", info.State)
+		err = fmt.Errorf("it is %s", info.State)
 	}
 	return err
 }

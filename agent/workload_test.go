@@ -134,7 +134,7 @@ func TestAWorkloadIsReportedAsUnhealthyWhileItsProxyDrains(t *testing.T) {
 func TestAWorkloadIsHealthyOnlyIfItsEnvoyIsLive(t *testing.T) {
 	e := &otherEnvoy{uptime: time.Hour, starting: true}
 	a := e.beside(t, t.TempDir())
-	if got := fmt.Sprint(a.envoyServes(t.Context())); got != "Envoy is PRE_INITIALIZING" {
+	if got := fmt.Sprint(a.envoyServes(t.Context())); got != "it is PRE_INITIALIZING" {
 		t.Errorf("while it starts: %s", got)
 	}
 	e.starting = false

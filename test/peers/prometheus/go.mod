@@ -11,6 +11,13 @@ require (
 )
 
 require (
+	github.com/golang/protobuf v1.5.4 // indirect
+	go.yaml.in/yaml/v2 v2.4.4 // indirect
+	istio.io/api v1.31.1 // indirect
+	sigs.k8s.io/yaml v1.6.0 // indirect
+)
+
+require (
 	cel.dev/expr v0.25.3 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect

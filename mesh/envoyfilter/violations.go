@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -53,18 +55,21 @@ func violations(m proto.Message, partial bool) (found []Problem) {
 }
 
 // inner returns what Envoy rejects in a message although it breaks no rule of the API: a regular expression
-// that is none, and a Struct that is not the message that it stands for. A message that is not known to
-// this build is left to Envoy.
+// that is none, a Struct that is not the message that it stands for, and a filter where filters of another kind
+// are. A message that is not known to this build is left to Envoy.
 func inner(m proto.Message) []Problem {
 	switch m := m.(type) {
 	case *matcherv3.RegexMatcher:
 		if _, err := syntax.Parse(m.GetRegex(), syntax.Perl); err != nil {
 			return []Problem{{"regex", "is no RE2 regular expression: " + strings.TrimPrefix(err.Error(), "error parsing regexp: ")}}
 		}
-	case interface {
-		GetTypeUrl() string
-		GetValue() *structpb.Struct
-	}: // TypedStruct, of either package
+	case *listenerv3.ListenerFilter:
+		return wrongKind(m.GetTypedConfig(), "listener", "udp")
+	case *listenerv3.Filter:
+		return wrongKind(m.GetTypedConfig(), "network")
+	case *managerv3.HttpFilter:
+		return wrongKind(m.GetTypedConfig(), "http")
+	case typedStruct:
 		of, err := envoytypes.Resolver.FindMessageByURL(m.GetTypeUrl())
 		if err != nil || m.GetValue() == nil {
 			return nil
@@ -73,6 +78,28 @@ func inner(m proto.Message) []Problem {
 			p := problemOf(err)
 			return []Problem{{joined("value", p.Field), p.Message}}
 		}
+	}
+	return nil
+}
+
+// typedStruct is TypedStruct, of either package.
+type typedStruct interface {
+	GetTypeUrl() string
+	GetValue() *structpb.Struct
+}
+
+// wrongKind says that the configuration of a filter is that of one of Envoy's own filters of another kind than those wanted.
+func wrongKind(config *anypb.Any, want ...string) []Problem {
+	name := config.GetTypeUrl()
+	if inside, err := envoytypes.Unpack(config); config != nil && err == nil {
+		if of, ok := inside.(typedStruct); ok {
+			name = of.GetTypeUrl()
+		}
+	}
+	name = name[strings.LastIndexByte(name, '/')+1:]
+	rest, ok := strings.CutPrefix(name, "envoy.extensions.filters.")
+	if kind, _, _ := strings.Cut(rest, "."); ok && !slices.Contains(want, kind) {
+		return []Problem{{"typed_config", fmt.Sprintf("%s is a filter of the kind %s, and here are those of the kind %s", name, kind, want[0])}}
 	}
 	return nil
 }

@@ -284,8 +284,8 @@ func (h *hosts) add(name service.Hostname, svc *service.Service, port uint32, ro
 			continue
 		}
 		for _, d := range h.withPort(candidate, port) {
-			if !h.domains[d] {
-				h.domains[d] = true
+			if key := strings.ToLower(d); !h.domains[key] { // Envoy takes no domain twice, whatever its case
+				h.domains[key] = true
 				domains = append(domains, d)
 			}
 		}

@@ -79,7 +79,11 @@ func (c *chain) match() *listenerv3.FilterChainMatch {
 		PrefixRanges: c.prefixRanges(), ApplicationProtocols: c.applications, TransportProtocol: c.transport,
 	}
 	if !slices.Contains(c.serverNames, "*") {
-		m.ServerNames = slices.Sorted(slices.Values(c.serverNames))
+		for _, name := range c.serverNames { // Envoy compares them with the SNI in lower case
+			m.ServerNames = append(m.ServerNames, strings.ToLower(name))
+		}
+		slices.Sort(m.ServerNames)
+		m.ServerNames = slices.Compact(m.ServerNames)
 	}
 	if c.port != 0 {
 		m.DestinationPort = u32(c.port)

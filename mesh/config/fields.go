@@ -107,9 +107,9 @@ func Warnings(c *Config) []Problem {
 }
 
 // unsupported returns the findings of Warnings, and an error for each number that is no value of its
-// enumeration.
+// enumeration and each text with a character that has no meaning.
 func unsupported(c *Config) []finding {
-	w := &fieldWalk{states: fieldTable().paths[c.Kind]}
+	w := &fieldWalk{kind: c.Kind, states: fieldTable().paths[c.Kind]}
 	if spec, ok := c.Spec.(proto.Message); ok && SchemaOf(c.Kind).IsIstio() {
 		root := &path{name: "spec"}
 		if c.Kind.ofConfigMap() {
@@ -124,6 +124,7 @@ func unsupported(c *Config) []finding {
 
 // fieldWalk visits the fields that a document sets.
 type fieldWalk struct {
+	kind     Kind
 	states   map[string]Field
 	findings []finding
 }
@@ -189,8 +190,30 @@ func (w *fieldWalk) single(at *path, pattern string, f protoreflect.FieldDescrip
 		if f.Enum().Values().ByNumber(value.Enum()) == nil {
 			w.findings = append(w.findings, finding{at, SeverityError, strconv.Itoa(int(value.Enum())) + " is no value of this field"})
 		}
+	case f.Kind() == protoreflect.StringKind:
+		w.text(at, pattern, value.String())
 	case f.Message() != nil && !isWellKnown(f.Message()):
 		w.message(at, pattern, value.Message())
+	}
+}
+
+// severalLines are the fields of the kinds below that may have line breaks.
+var severalLines = map[string]bool{"http[].directResponse.body.string": true}
+
+// oneLine are the kinds whose texts become names, headers and patterns of Envoy, which have no line breaks.
+var oneLine = map[Kind]bool{
+	VirtualService: true, DestinationRule: true, Gateway: true, Sidecar: true, ServiceEntry: true, WorkloadEntry: true,
+	AuthorizationPolicy: true, KubernetesGateway: true, HTTPRoute: true, GRPCRoute: true, TLSRoute: true, TCPRoute: true,
+}
+
+// text checks that a text has no character with which Envoy rejects a whole resource: a NUL nowhere, and no line break in
+// the texts of some kinds.
+func (w *fieldWalk) text(at *path, pattern, value string) {
+	switch {
+	case strings.ContainsRune(value, 0):
+		w.findings = append(w.findings, finding{at, SeverityError, "has a NUL character"})
+	case oneLine[w.kind] && !severalLines[pattern] && strings.ContainsAny(value, "\r\n"):
+		w.findings = append(w.findings, finding{at, SeverityError, "has a line break"})
 	}
 }
 
@@ -227,6 +250,8 @@ func (w *fieldWalk) value(at *path, pattern string, v reflect.Value) {
 		for _, key := range v.MapKeys() {
 			w.value(at.field(key.String()), pattern, v.MapIndex(key))
 		}
+	case reflect.String:
+		w.text(at, pattern, v.String())
 	}
 }
 

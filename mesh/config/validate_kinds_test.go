@@ -315,3 +315,12 @@ spec:
 		"file.yaml:21: EnvoyFilter default/a: spec.configPatches[1].patch.value.outlier_detection.max_ejection_percent: value must be less than or equal to 100",
 	})
 }
+
+// Envoy rejects a whole resource for a NUL or a line break in one of its texts.
+func TestTextsHaveNoCharactersThatEnvoyRejects(t *testing.T) {
+	validateRows(t, VirtualService, []row{
+		{"a NUL", "hosts: [a.test]\nhttp: [{rewrite: {uri: \"\\0/\"}, route: [{destination: {host: a.test}}]}]", []string{"spec.http[0].rewrite.uri: has a NUL character"}},
+		{"a line break", "hosts: [a.test]\nhttp: [{rewrite: {authority: \"a\\nb\"}, route: [{destination: {host: a.test}}]}]", []string{"spec.http[0].rewrite.authority: has a line break"}},
+		{"an answer of several lines", "hosts: [a.test]\nhttp: [{directResponse: {status: 200, body: {string: \"a\\r\\nb\"}}}]", nil},
+	})
+}

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 )
 
 // The filters after which no other may come.
@@ -60,8 +62,32 @@ func brokenListener(l *listenerv3.Listener) error {
 				return err
 			}
 		}
+		if last >= 0 && slices.Contains(handingOn, filterType(c.GetFilters()[last].GetTypedConfig(), "network")) {
+			return fmt.Errorf("no filter of a chain handles its connections: the last one, %s, hands them on", c.GetFilters()[last].GetName())
+		}
 	}
 	return nil
+}
+
+// handingOn are Envoy's network filters that hand connections on to the next one. Of others, such as those of other
+// builds of Envoy, it is not known.
+var handingOn = []string{
+	"connection_limit", "ext_authz", "geoip", "local_ratelimit", "mongo_proxy", "ratelimit", "rbac", "set_filter_state", "sni_cluster",
+	"sni_dynamic_forward_proxy", "zookeeper_proxy",
+}
+
+// answering are those of Envoy's HTTP filters that may answer requests as the last ones.
+var answering = []string{"router", "composite", "dynamic_modules", "file_server"}
+
+// filterType returns the name of one of Envoy's own filters of a kind in the type of its configuration, such as "rbac"; "" for
+// any other.
+func filterType(config *anypb.Any, kind string) string {
+	rest, _ := strings.CutPrefix(typeOf(config), "envoy.extensions.filters."+kind+".")
+	name, _, ok := strings.Cut(rest, ".")
+	if !ok || rest == typeOf(config) {
+		return ""
+	}
+	return name
 }
 
 // brokenManager checks what is in an HTTP connection manager.
@@ -77,6 +103,10 @@ func brokenManager(f *listenerv3.Filter) error {
 		return errors.New("there must be an HTTP filter")
 	case at >= 0 && at < len(filters)-1:
 		return fmt.Errorf("the filter %s must be the last HTTP filter: use INSERT_BEFORE", routerFilter)
+	}
+	last := filters[len(filters)-1]
+	if name := filterType(last.GetTypedConfig(), "http"); name != "" && !slices.Contains(answering, name) {
+		return fmt.Errorf("no HTTP filter answers requests: the last one, %s, hands them on", last.GetName())
 	}
 	return brokenRoutes(manager.GetRouteConfig())
 }

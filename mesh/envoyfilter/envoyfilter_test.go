@@ -280,7 +280,7 @@ func TestListenersArePatched(t *testing.T) {
 		{"a network filter removed", network("INSERT_FIRST", "name: b") + "- {applyTo: NETWORK_FILTER, match: {listener: {filterChain: {filter: {name: rbac}}}}, patch: {operation: REMOVE}}", none},
 		{"a chain removed", "- {applyTo: FILTER_CHAIN, match: {listener: {filterChain: {name: b}}}, patch: {operation: REMOVE}}", "a(cors/router) c(cors/router)"},
 		{"the default chain removed", "- {applyTo: FILTER_CHAIN, match: {listener: {filterChain: {name: c}}}, patch: {operation: REMOVE}}", "a(cors/router) b(tcp_proxy)"},
-		{"a chain added", "- {applyTo: FILTER_CHAIN, patch: {operation: ADD, value: {name: d, filter_chain_match: {destination_port: 1}, filters: [" + rbac + "]}}}", "a(cors/router) b(tcp_proxy) d(rbac) c(cors/router)"},
+		{"a chain added", "- {applyTo: FILTER_CHAIN, patch: {operation: ADD, value: {name: d, filter_chain_match: {destination_port: 1}, filters: [" + rbac + ", " + strings.NewReplacer("name: rbac", "name: echo", "rbac.v3.RBAC, stat_prefix: a", "echo.v3.Echo").Replace(rbac) + "]}}}", "a(cors/router) b(tcp_proxy) d(rbac echo) c(cors/router)"},
 		{"a name merged", "- {applyTo: HTTP_FILTER, match: {listener: {" + of("cors") + "}}, patch: {operation: MERGE, value: {name: renamed}}}", "a(renamed/router) b(tcp_proxy) c(cors/router)"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -31,9 +31,14 @@ func TestAPatchThatFailsIsLeftOutAlone(t *testing.T) {
 		{"a virtual host twice", "- {applyTo: VIRTUAL_HOST, patch: {operation: ADD, value: {name: all, domains: [b]}}}", `there is another virtual host "all"`},
 		{"another name of the listener", "- {applyTo: LISTENER, patch: {operation: MERGE, value: {name: other}}}", `it would give the resource the name "other"`},
 		{"no chain", "- {applyTo: FILTER_CHAIN, patch: {operation: REMOVE}}", "there must be a filter chain"},
-		{"no filter", "- {applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.router}}}}}, patch: {operation: REMOVE}}\n" +
-			"- {applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.cors}}}}}, patch: {operation: REMOVE}}\n" +
-			"- {applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: lua}}}}}, patch: {operation: REMOVE}}", "there must be an HTTP filter"},
+		{"no router", "- {applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.router}}}}}, patch: {operation: REMOVE}}",
+			"no HTTP filter answers requests: the last one, envoy.filters.http.cors, hands them on"},
+		{"no filter", "- {applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.cors}}}}}, patch: {operation: REMOVE}}\n" +
+			"- {applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: lua}}}}}, patch: {operation: REMOVE}}\n" +
+			"- {applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.router}}}}}, patch: {operation: REMOVE}}", "there must be an HTTP filter"},
+		{"no proxy", "- {applyTo: NETWORK_FILTER, match: {listener: {portNumber: 9090}}, patch: {operation: INSERT_FIRST, value: {name: rbac, typed_config: {\"@type\": type.googleapis.com/envoy.extensions.filters.network.rbac.v3.RBAC, stat_prefix: a}}}}\n" +
+			"- {applyTo: NETWORK_FILTER, match: {listener: {portNumber: 9090, filterChain: {filter: {name: envoy.filters.network.tcp_proxy}}}}, patch: {operation: REMOVE}}",
+			"no filter of a chain handles its connections: the last one, rbac, hands them on"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := message(t, &listenerv3.Listener{}, listener)
@@ -43,7 +48,7 @@ func TestAPatchThatFailsIsLeftOutAlone(t *testing.T) {
 			if len(failures) != 1 || failures[0].Reason != tc.reason || failures[0].Patch.Index == 0 {
 				t.Fatalf("failures %v, want %s", sentences(failures), tc.reason)
 			}
-			if got := filters(t, out); tc.name != "no filter" && got != applied {
+			if got := filters(t, out); !strings.HasPrefix(tc.name, "no filter") && tc.name != "no proxy" && got != applied {
 				t.Errorf("got %s", got)
 			}
 			if err := broken(out); err != nil {

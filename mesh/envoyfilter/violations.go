@@ -88,15 +88,22 @@ type typedStruct interface {
 	GetValue() *structpb.Struct
 }
 
-// wrongKind says that the configuration of a filter is that of one of Envoy's own filters of another kind than those wanted.
-func wrongKind(config *anypb.Any, want ...string) []Problem {
-	name := config.GetTypeUrl()
-	if inside, err := envoytypes.Unpack(config); config != nil && err == nil {
-		if of, ok := inside.(typedStruct); ok {
-			name = of.GetTypeUrl()
+// typeOf returns the name of the message that a configuration is, also as a TypedStruct; "" for none.
+func typeOf(config *anypb.Any) string {
+	url := config.GetTypeUrl()
+	if strings.HasSuffix(url, ".TypedStruct") {
+		if inside, err := envoytypes.Unpack(config); err == nil {
+			if of, ok := inside.(typedStruct); ok {
+				url = of.GetTypeUrl()
+			}
 		}
 	}
-	name = name[strings.LastIndexByte(name, '/')+1:]
+	return url[strings.LastIndexByte(url, '/')+1:]
+}
+
+// wrongKind says that the configuration of a filter is that of one of Envoy's own filters of another kind than those wanted.
+func wrongKind(config *anypb.Any, want ...string) []Problem {
+	name := typeOf(config)
 	rest, ok := strings.CutPrefix(name, "envoy.extensions.filters.")
 	if kind, _, _ := strings.Cut(rest, "."); ok && !slices.Contains(want, kind) {
 		return []Problem{{"typed_config", fmt.Sprintf("%s is a filter of the kind %s, and here are those of the kind %s", name, kind, want[0])}}

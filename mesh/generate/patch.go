@@ -1,6 +1,8 @@
 package generate
 
 import (
+	"slices"
+
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -27,6 +29,8 @@ type sink struct {
 	patches *envoyfilter.Set // nil for none, as for most proxies
 	// bound are the addresses of listeners that have a socket, if there are patches.
 	bound map[string]bool
+	// others returns what the proxy gets besides: the names and addresses of these are taken, too. nil is for nothing.
+	others func() []*sink
 }
 
 // sinkOf returns the sink for a part of the resources of a proxy, to which some kinds of patches apply.
@@ -122,16 +126,17 @@ func addressText(a *corev3.Address) string {
 // addOwn adds the resources that patches of a kind bring. One whose name or address is taken is left out: an
 // Envoy could have it, and reject the other one instead.
 func (s *sink) addOwn(typeURL string, to envoyfilter.ApplyTo) {
-	for _, added := range s.patches.Added(s.context, to) {
-		reason := ""
+	own := s.patches.Added(s.context, to)
+	if len(own) == 0 {
+		return
+	}
+	all := []*sink{s}
+	if s.others != nil {
+		all = append(all, s.others()...)
+	}
+	for _, added := range own {
 		l, ok := added.Message.(*listenerv3.Listener)
-		switch {
-		case s.Of(typeURL)[added.Name] != nil:
-			reason = "there is another one of this name"
-		case ok && addressText(l.GetAddress()) != "" && s.bound[addressText(l.GetAddress())]:
-			reason = "another listener has this address"
-		}
-		if reason != "" {
+		if reason := taken(all, typeURL, added.Name, l); reason != "" {
 			s.Failures = append(s.Failures, Failure{typeURL, envoyfilter.Failure{Patch: added.Patch, Resource: added.Name, Reason: reason}})
 			continue
 		}
@@ -140,4 +145,26 @@ func (s *sink) addOwn(typeURL string, to envoyfilter.ApplyTo) {
 		}
 		s.Of(typeURL).add(typeURL, added.Name, added.Message)
 	}
+}
+
+// taken returns why a resource, which may be a listener, cannot be added to those of a proxy; "" if it can.
+func taken(by []*sink, typeURL, name string, l *listenerv3.Listener) string {
+	for _, s := range by {
+		switch {
+		case s.Of(typeURL)[name] != nil:
+			return "there is another one of this name"
+		case l != nil && addressText(l.GetAddress()) != "" && s.bound[addressText(l.GetAddress())]:
+			return "another listener has this address"
+		}
+	}
+	return ""
+}
+
+// AddsInbound reports whether patches add clusters or listeners to those for inbound connections. Whether these can be added
+// depends on what the proxy has for outbound ones.
+func (g *Generator) AddsInbound(v *proxy.View) bool {
+	set := g.snap.EnvoyFilters(v, networking.EnvoyFilter_CLUSTER, networking.EnvoyFilter_LISTENER)
+	return slices.ContainsFunc([]envoyfilter.ApplyTo{networking.EnvoyFilter_CLUSTER, networking.EnvoyFilter_LISTENER}, func(to envoyfilter.ApplyTo) bool {
+		return len(set.Added(networking.EnvoyFilter_SIDECAR_INBOUND, to)) > 0
+	})
 }

@@ -106,3 +106,47 @@ spec:
 		}
 	})
 }
+
+// A name or an address is taken, whichever of the two halves of a sidecar has it.
+func TestWhatPatchesAddTakesNothingFromTheOtherHalf(t *testing.T) {
+	const documents = `
+apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: inbound, namespace: shop}
+spec:
+  configPatches:
+  - {applyTo: CLUSTER, match: {context: SIDECAR_INBOUND}, patch: {operation: ADD, value: {name: PassthroughCluster, type: STATIC, connect_timeout: 1s}}}
+  - {applyTo: LISTENER, match: {context: SIDECAR_INBOUND}, patch: {operation: ADD, value: {name: a, address: {socket_address: {address: 0.0.0.0, port_value: 15001}}, filter_chains: [{}]}}}
+  - {applyTo: LISTENER, match: {context: SIDECAR_INBOUND}, patch: {operation: ADD, value: {name: c, address: {socket_address: {address: 0.0.0.0, port_value: 7001}}, filter_chains: [{}]}}}
+---
+apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: outbound, namespace: shop}
+spec:
+  configPatches:
+  - {applyTo: CLUSTER, match: {context: SIDECAR_OUTBOUND}, patch: {operation: ADD, value: {name: InboundPassthroughCluster, type: STATIC, connect_timeout: 1s}}}
+  - {applyTo: LISTENER, match: {context: SIDECAR_OUTBOUND}, patch: {operation: ADD, value: {name: b, address: {socket_address: {address: 0.0.0.0, port_value: 15006}}, filter_chains: [{}]}}}
+  - {applyTo: LISTENER, match: {context: SIDECAR_OUTBOUND}, patch: {operation: ADD, value: {name: d, address: {socket_address: {address: 0.0.0.0, port_value: 7001}}, filter_chains: [{}]}}}
+`
+	synctest.Test(t, func(t *testing.T) {
+		m := load(t, []byte(documents))
+		g := New(push.New(m, config.DefaultDomain, nil, nil, true), m.shards)
+		view := proxy.NewView(m.proxy(t, node(t, []byte("id: web\nmetadata: {NAMESPACE: shop, INTERCEPTION_MODE: REDIRECT}"))))
+		out, in := g.Outbound(view), g.Inbound(view)
+		var got []string
+		for _, f := range slices.Concat(in.Failures, out.Failures) {
+			got = append(got, f.Resource+": "+f.Reason)
+		}
+		slices.Sort(got)
+		want := []string{
+			"InboundPassthroughCluster: there is another one of this name", "PassthroughCluster: there is another one of this name",
+			"a: another listener has this address", "b: another listener has this address", "c: another listener has this address",
+		}
+		if !slices.Equal(got, want) || out.Listeners["d"] == nil {
+			t.Errorf("left out %q, want %q", got, want)
+		}
+		if !g.AddsInbound(view) || g.AddsInbound(proxy.NewView(m.proxy(t, node(t, []byte("id: web\nmetadata: {NAMESPACE: other}"))))) {
+			t.Error("AddsInbound is wrong")
+		}
+	})
+}

@@ -62,20 +62,27 @@ func (g *Generator) OutboundClusters(v *proxy.View) *Resources {
 		g.grpcClusters(v, g.snap.Scope(v).Services, out.Clusters)
 		return out
 	}
+	out := g.outboundClusterSink(v)
+	out.others = func() []*sink { return []*sink{g.inboundSink(v)} }
+	out.addOwn(xds.ClusterType, networking.EnvoyFilter_CLUSTER)
+	return out.Resources
+}
+
+// outboundClusterSink returns the clusters of Outbound, without those that patches add. The generator is one of of.
+func (g *Generator) outboundClusterSink(v *proxy.View) *sink {
 	out := g.sinkOf(v, outboundContext(v), networking.EnvoyFilter_CLUSTER)
 	g.addStandardClusters(v.Type() == proxy.Sidecar, out)
 	if v.Type() != proxy.Sidecar {
 		g.outboundClusters(v, g.gatewayServices(v), false, out)
 		g.addServerNameClusters(v, out)
-	} else {
-		scope := g.snap.Scope(v)
-		g.outboundClusters(v, scope.Services, false, out)
-		if scope.OutboundDynamic {
-			g.addDynamicCluster(v, out)
-		}
+		return out
 	}
-	out.addOwn(xds.ClusterType, networking.EnvoyFilter_CLUSTER)
-	return out.Resources
+	scope := g.snap.Scope(v)
+	g.outboundClusters(v, scope.Services, false, out)
+	if scope.OutboundDynamic {
+		g.addDynamicCluster(v, out)
+	}
+	return out
 }
 
 // OutboundListeners returns the listeners of Outbound, the extensions, and what the bootstrap gets.
@@ -86,18 +93,25 @@ func (g *Generator) OutboundListeners(v *proxy.View) *Resources {
 		g.addGRPCOutbound(v, g.snap.Scope(v), out.Listeners, nil)
 		return out
 	}
-	out := g.sinkOf(v, outboundContext(v), slices.Concat(envoyfilter.ListenerKinds, []envoyfilter.ApplyTo{networking.EnvoyFilter_EXTENSION_CONFIG, networking.EnvoyFilter_BOOTSTRAP})...)
-	if v.Type() == proxy.Sidecar {
-		g.addOutboundListeners(v, g.snap.Scope(v), out)
-	} else {
-		g.addGatewayListeners(v, out)
-	}
+	out := g.outboundListenerSink(v)
+	out.others = func() []*sink { return []*sink{g.inboundSink(v)} }
 	out.addOwn(xds.ListenerType, networking.EnvoyFilter_LISTENER)
 	out.addOwn(xds.ExtensionConfigType, networking.EnvoyFilter_EXTENSION_CONFIG)
 	for _, part := range out.patches.Bootstrap() {
 		out.Bootstrap.add(xds.BootstrapType, part.Name, part.Message)
 	}
 	return out.Resources
+}
+
+// outboundListenerSink returns the listeners of Outbound, without those that patches add. The generator is one of of.
+func (g *Generator) outboundListenerSink(v *proxy.View) *sink {
+	out := g.sinkOf(v, outboundContext(v), slices.Concat(envoyfilter.ListenerKinds, []envoyfilter.ApplyTo{networking.EnvoyFilter_EXTENSION_CONFIG, networking.EnvoyFilter_BOOTSTRAP})...)
+	if v.Type() == proxy.Sidecar {
+		g.addOutboundListeners(v, g.snap.Scope(v), out)
+	} else {
+		g.addGatewayListeners(v, out)
+	}
+	return out
 }
 
 // OutboundRoutes returns the routes and virtual hosts of Outbound.
@@ -128,12 +142,29 @@ func (g *Generator) Inbound(v *proxy.View) *Resources {
 	case v.Type() != proxy.Sidecar:
 		return newResources()
 	}
-	kinds := slices.Concat([]envoyfilter.ApplyTo{networking.EnvoyFilter_CLUSTER}, envoyfilter.ListenerKinds, envoyfilter.RouteKinds)
-	out := g.sinkOf(v, networking.EnvoyFilter_SIDECAR_INBOUND, kinds...)
-	g.addInbound(v, g.snap.Scope(v), out, out)
+	out := g.inboundSink(v)
+	out.others = func() []*sink {
+		clusters, listeners := g.outboundClusterSink(v), g.outboundListenerSink(v)
+		inbound := []*sink{g.inboundSink(v)}
+		clusters.others, listeners.others = func() []*sink { return inbound }, func() []*sink { return inbound }
+		clusters.addOwn(xds.ClusterType, networking.EnvoyFilter_CLUSTER)
+		listeners.addOwn(xds.ListenerType, networking.EnvoyFilter_LISTENER)
+		return []*sink{clusters, listeners}
+	}
 	out.addOwn(xds.ClusterType, networking.EnvoyFilter_CLUSTER)
 	out.addOwn(xds.ListenerType, networking.EnvoyFilter_LISTENER)
 	return out.Resources
+}
+
+// inboundSink returns what Inbound does for a sidecar, without what patches add; nothing of a gateway. The generator is one
+// of of.
+func (g *Generator) inboundSink(v *proxy.View) *sink {
+	kinds := slices.Concat([]envoyfilter.ApplyTo{networking.EnvoyFilter_CLUSTER}, envoyfilter.ListenerKinds, envoyfilter.RouteKinds)
+	out := g.sinkOf(v, networking.EnvoyFilter_SIDECAR_INBOUND, kinds...)
+	if v.Type() == proxy.Sidecar {
+		g.addInbound(v, g.snap.Scope(v), out, out)
+	}
+	return out
 }
 
 // Snapshot returns the snapshot of the generator.

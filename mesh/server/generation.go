@@ -146,6 +146,9 @@ func (gen *generation) keep(before *generation) {
 	}
 	gen.routes.keeps = func(*proxy.Proxy) bool { return !routes }
 	gen.inbound.keeps = func(who *proxy.Proxy) bool {
+		if gen.AddsInbound(proxy.NewView(who)) {
+			return false
+		}
 		return !policies && !telemetries && (!routes || !isSidecar(who) || sameServices(who)) // which collectors it reaches
 	}
 }

@@ -391,6 +391,40 @@ func TestTheLastChangesByTheControlPlaneAreUsedWhileItIsAway(t *testing.T) {
 	}
 }
 
+// However long Envoy's reasons are, each change that is left out is named.
+func TestEachChangeThatIsLeftOutIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	out, envoy := filepath.Join(dir, "envoy.json"), filepath.Join(dir, "envoy")
+	kept := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: xds.BootstrapType}
+	for _, name := range []string{"a", "b", "c"} {
+		body, err := anypb.New(&bootstrapv3.Bootstrap{HeaderPrefix: "x-" + name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept.Resources = append(kept.Resources, &discoveryv3.Resource{Name: "000000 EnvoyFilter " + name, Resource: body})
+	}
+	text, err := proto.Marshal(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(out+".upstream-overlay", text, 0o600),
+		os.WriteFile(envoy, []byte("#!/bin/sh\necho "+strings.Repeat("x", 5000)+"\nexit 1\n"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	got := running(t, "--out", out, "--envoy-binary", envoy, "--upstream", silent.Addr().String(), "--upstream-plaintext",
+		"--upstream-overlay", "try", "--upstream-overlay-timeout", "50ms")
+	for _, name := range []string{"a", "b", "c"} {
+		if got.code != 0 || !strings.Contains(got.errors, "EnvoyFilter "+name+" is left out: ") {
+			t.Errorf("exit %d, %s is not named in\n%s", got.code, name, got.errors)
+		}
+	}
+}
+
 // A start that is ended while Envoy checks the changes has judged none of them: it writes nothing, and what was kept stays.
 func TestAnInterruptedCheckOfChangesLosesNone(t *testing.T) {
 	dir := t.TempDir()

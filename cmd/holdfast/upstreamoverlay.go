@@ -142,8 +142,9 @@ func (f *bootstrapFlags) mergeUpstream(ctx context.Context, made *bootstrapv3.Bo
 		if ctx.Err() != nil {
 			return ctx.Err() // Envoy was stopped while it checked, which says nothing about any part
 		}
-		if left = append(unread, left...); len(left) > 0 {
-			f.warn("of the changes by the control plane " + redact.Line(errors.Join(left...).Error()))
+		left = append(unread, left...)
+		for _, err := range left { // one by one, because a line is shortened
+			f.warn("of the changes by the control plane " + redact.Line(err.Error()))
 		}
 		f.keepUpstream(taken)
 		return errors.Join(left...)

@@ -1,12 +1,17 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/aymanbagabas/go-udiff"
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
@@ -14,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
@@ -382,5 +388,83 @@ func TestTheLastChangesByTheControlPlaneAreUsedWhileItIsAway(t *testing.T) {
 	got = running(t, flags...)
 	if got.code != 1 || !strings.Contains(got.errors, "is not a file that holdfast has written") || !strings.Contains(got.errors, "no control plane has answered within 50ms") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// However long Envoy's reasons are, each change that is left out is named.
+func TestEachChangeThatIsLeftOutIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	out, envoy := filepath.Join(dir, "envoy.json"), filepath.Join(dir, "envoy")
+	kept := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: xds.BootstrapType}
+	for _, name := range []string{"a", "b", "c"} {
+		body, err := anypb.New(&bootstrapv3.Bootstrap{HeaderPrefix: "x-" + name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept.Resources = append(kept.Resources, &discoveryv3.Resource{Name: "000000 EnvoyFilter " + name, Resource: body})
+	}
+	text, err := proto.Marshal(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(out+".upstream-overlay", text, 0o600),
+		os.WriteFile(envoy, []byte("#!/bin/sh\necho "+strings.Repeat("x", 5000)+"\nexit 1\n"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	got := running(t, "--out", out, "--envoy-binary", envoy, "--upstream", silent.Addr().String(), "--upstream-plaintext",
+		"--upstream-overlay", "try", "--upstream-overlay-timeout", "50ms")
+	for _, name := range []string{"a", "b", "c"} {
+		if got.code != 0 || !strings.Contains(got.errors, "EnvoyFilter "+name+" is left out: ") {
+			t.Errorf("exit %d, %s is not named in\n%s", got.code, name, got.errors)
+		}
+	}
+}
+
+// A start that is ended while Envoy checks the changes has judged none of them: it writes nothing, and what was kept stays.
+func TestAnInterruptedCheckOfChangesLosesNone(t *testing.T) {
+	dir := t.TempDir()
+	out, started, envoy := filepath.Join(dir, "envoy.json"), filepath.Join(dir, "started"), filepath.Join(dir, "envoy")
+	body, err := anypb.New(&bootstrapv3.Bootstrap{StatsFlushInterval: durationpb.New(7 * time.Second)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, err := proto.Marshal(&discoveryv3.DeltaDiscoveryResponse{
+		TypeUrl: xds.BootstrapType, Resources: []*discoveryv3.Resource{{Name: "000000 EnvoyFilter a/1", Resource: body}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(out+".upstream-overlay", kept, 0o600), syscall.Mkfifo(started, 0o600),
+		os.WriteFile(envoy, []byte("#!/bin/sh\n: >"+started+"\nexec sleep 60\n"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		_, _ = os.ReadFile(started) // until the check has begun
+		cancel()
+	}()
+	var stdout, stderr strings.Builder
+	code := execute(ctx, process{stdout: &stdout, stderr: &stderr}, []string{
+		"bootstrap", "--node-id", "i", "--node-cluster", "c", "--out", out, "--envoy-binary", envoy,
+		"--upstream", silent.Addr().String(), "--upstream-plaintext", "--upstream-overlay", "require", "--upstream-overlay-timeout", "50ms",
+	})
+	if code != 1 || strings.Contains(stderr.String(), "left out") {
+		t.Errorf("exit %d\n%s", code, stderr.String())
+	}
+	if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a bootstrap was written: %v", err)
+	}
+	if got := content(t, out+".upstream-overlay"); got != string(kept) {
+		t.Errorf("kept %q, want %q", got, kept)
 	}
 }

@@ -139,25 +139,30 @@ func (f *bootstrapFlags) mergeUpstream(ctx context.Context, made *bootstrapv3.Bo
 		var taken []bootstrap.Part
 		var left []error
 		merged, taken, left = bootstrap.MergeParts(made, parts, validate)
-		if left = append(unread, left...); len(left) > 0 {
-			f.warn("of the changes by the control plane " + redact.Line(errors.Join(left...).Error()))
+		if ctx.Err() != nil {
+			return ctx.Err() // Envoy was stopped while it checked, which says nothing about any part
+		}
+		left = append(unread, left...)
+		for _, err := range left { // one by one, because a line is shortened
+			f.warn("of the changes by the control plane " + redact.Line(err.Error()))
 		}
 		f.keepUpstream(taken)
 		return errors.Join(left...)
 	}
 	failure := f.upstream.fetch(ctx, nodeForBootstrap(made.GetNode()), merge)
-	if failure == nil {
-		return merged, nil
-	}
 	if ctx.Err() != nil {
 		return nil, failed(ctx.Err())
+	}
+	if failure == nil {
+		return merged, nil
 	}
 	last, err := f.lastUpstream()
 	switch {
 	case err == nil:
 		f.warn(fmt.Sprintf("the control plane cannot be asked for changes to the bootstrap, those of the last time are used: %v", failure))
-		if err := merge(last); err != nil {
-			return merged, nil // which was told
+		_ = merge(last) // what is left out was told
+		if ctx.Err() != nil {
+			return nil, failed(ctx.Err())
 		}
 		return merged, nil
 	case !errors.Is(err, fs.ErrNotExist):

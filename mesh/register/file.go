@@ -155,7 +155,7 @@ func (r *Registrar) memberOf(p *proxy.Proxy) *member {
 	id := identityOf(p)
 	m := r.members[id]
 	if m == nil {
-		m = &member{identity: id, group: config.Key{Kind: config.WorkloadGroup, Namespace: p.Namespace, Name: p.AutoRegisterGroup}}
+		m = &member{identity: id, connected: make(map[uint64]bool), group: config.Key{Kind: config.WorkloadGroup, Namespace: p.Namespace, Name: p.AutoRegisterGroup}}
 		m.health.State = Unknown
 		r.members[id] = m
 	}

@@ -81,7 +81,7 @@ func TestAWorkloadWithoutAProbeIsHealthyUntilAReportSaysOtherwise(t *testing.T) 
 		r.want("not checked > true Healthy=False refused")
 		// It connects again with an agent that does not report any more.
 		r.Connect(p, 2)
-		r.Disconnect(p)
+		r.Disconnect(p, 1)
 		time.Sleep(silence - time.Second)
 		r.want()
 		time.Sleep(2 * time.Second)
@@ -97,7 +97,7 @@ func TestHealthIsKeptOverAReconnect(t *testing.T) {
 		r.Connect(p, 1)
 		r.Report(p, 1, false, "refused")
 		r.seen = nil
-		r.Disconnect(p)
+		r.Disconnect(p, 1)
 		time.Sleep(Grace - time.Second)
 		r.Connect(p, 2)
 		time.Sleep(2 * silence)
@@ -109,10 +109,37 @@ func TestHealthIsKeptOverAReconnect(t *testing.T) {
 		time.Sleep(time.Minute)
 		r.want()
 		// A workload that was gone for longer than that is a new one.
-		r.Disconnect(p)
+		r.Disconnect(p, 2)
 		time.Sleep(Grace + time.Second)
 		r.Connect(p, 3)
 		r.want("true Healthy=True > none", "none > "+awaits)
+	})
+}
+
+// A second stream of a proxy, such as that of an agent that takes over, does not silence the first one: neither while nothing
+// is reported on it, nor when it has ended.
+func TestASecondStreamDoesNotSilenceTheFirstOne(t *testing.T) {
+	on(t, func(r *rig) {
+		r.conditions()
+		r.put(group)
+		p := member1()
+		r.Connect(p, 1)
+		r.Report(p, 1, false, "refused")
+		r.seen = nil
+		r.Connect(p, 2)
+		time.Sleep(2 * silence) // the agent of the first one has reported, and is still there
+		r.want()
+		r.Report(p, 1, true, "")
+		r.want("true Healthy=False refused > true Healthy=True")
+		time.Sleep(healthInterval)
+		r.Report(p, 2, false, "says the second one")
+		r.want("true Healthy=True > true Healthy=False says the second one")
+		time.Sleep(healthInterval)
+		r.Report(p, 1, true, "")
+		r.want()
+		r.Disconnect(p, 2)
+		r.Report(p, 1, true, "")
+		r.want("true Healthy=False says the second one > true Healthy=True")
 	})
 }
 
@@ -306,7 +333,7 @@ func TestRegisteredWorkloadsAreListed(t *testing.T) {
 				t.Errorf("%q: %d workloads, want %d", namespace, len(got), want)
 			}
 		}
-		r.Disconnect(member1())
+		r.Disconnect(member1(), 1)
 		time.Sleep(2 * Grace)
 		if got := r.Registered(""); len(got) != 0 {
 			t.Errorf("%d workloads are left", len(got))

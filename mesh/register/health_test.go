@@ -89,6 +89,16 @@ func TestAWorkloadWithoutAProbeIsHealthyUntilAReportSaysOtherwise(t *testing.T) 
 	})
 }
 
+// The annotation in a group would take a workload without a probe away for ever: no condition says that it is healthy.
+func TestAGroupDoesNotSayThatHealthIsChecked(t *testing.T) {
+	on(t, func(r *rig) {
+		r.conditions()
+		r.put(strings.Replace(group, "annotations: {", `annotations: {proxy.istio.io/health-checks-enabled: "true", istio.io/autoRegistrationGroup: other, `, 1))
+		r.Connect(member1(), 1)
+		r.want("none > not checked")
+	})
+}
+
 func TestHealthIsKeptOverAReconnect(t *testing.T) {
 	on(t, func(r *rig) {
 		r.conditions()

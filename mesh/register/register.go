@@ -307,8 +307,10 @@ func entry(m *member, group *config.Config) *config.Config {
 		out.Network = p.Network
 	}
 	out.Locality = cmp.Or(localityOf(p), out.Locality)
-	annotations := map[string]string{GroupAnnotation: group.Name}
+	annotations := make(map[string]string)
 	maps.Copy(annotations, spec.GetMetadata().GetAnnotations())
+	delete(annotations, HealthAnnotation) // setHealth decides
+	annotations[GroupAnnotation] = group.Name
 	c := &config.Config{
 		Meta: config.Meta{
 			Key: m.key, APIVersion: config.SchemaOf(config.WorkloadEntry).APIVersion(), Labels: out.Labels, Annotations: annotations,

@@ -223,6 +223,8 @@ func TestWhatIsProbedIsReadFromText(t *testing.T) {
 		{"ftp://127.0.0.1:80", "", "want http://HOST:PORT/PATH"},
 		{"http:///x", "", "want http://HOST:PORT/PATH"},
 		{"http://:80/", "", "the host is missing"},
+		{"http://127.0.0.1:0/", "", "the port is 0: want a number from 1 to 65535"},
+		{"https://[::1]:99999", "", "the port is 99999: want a number from 1 to 65535"},
 		{"tcp://127.0.0.1", "", "want tcp://HOST:PORT"},
 		{"tcp://:80", "", "want tcp://HOST:PORT"},
 		{"grpc://127.0.0.1:0", "", "want grpc://HOST:PORT"},

@@ -226,6 +226,9 @@ func (r *Registrar) Workload(p *proxy.Proxy) *Workload {
 		return nil
 	}
 	w := &Workload{Name: m.key.Namespace + "/" + m.key.Name, Refused: m.refused}
+	if r.Get(m.key) != nil {
+		w.Refused = "a document has this name, and takes precedence"
+	}
 	if group, ok := r.groupOf(m); ok {
 		w.Health, w.Checked = conclude(m, group)
 	}

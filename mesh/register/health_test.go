@@ -291,7 +291,7 @@ func TestAFileWithoutHealthHasEndpoints(t *testing.T) {
 		}
 		r.put(withProbe)
 		r.want("none > true Healthy=True no report has come yet; the workload was an endpoint before it had a probe")
-		if err := read(r, `, "health": "fine"`); err == nil || !strings.Contains(err.Error(), `workloads.json: the health "fine" is not unknown, healthy or unhealthy`) {
+		if err := read(r, `, "health": "fine"`); err == nil || !strings.Contains(err.Error(), `workloads.json: the health "fine" is not unknown, healthy or unhealthy; repair the file, or remove it`) {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -317,6 +317,19 @@ func TestTheMessageOfAReportIsShortAndPrintable(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What a document describes has the health that the document says, and not that of the report.
+func TestAWorkloadBehindADocumentIsShownAsNotRegistered(t *testing.T) {
+	on(t, func(r *rig) {
+		r.put(withProbe)
+		r.Connect(member1(), 1)
+		r.Report(member1(), 1, false, "refused")
+		r.put(`{apiVersion: networking.istio.io/v1, kind: WorkloadEntry, metadata: {name: web-10.0.0.1, namespace: shop}, spec: {address: 10.0.0.1}}`)
+		if w := r.Workload(member1()); w.Refused != "a document has this name, and takes precedence" {
+			t.Errorf("workload %+v", w)
+		}
+	})
 }
 
 func TestAHealthIsSinceItsStateBegan(t *testing.T) {

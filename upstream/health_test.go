@@ -56,6 +56,8 @@ type registry struct {
 	cut     chan struct{} // closed to end all streams
 	// minds ends a stream at a report; silently without the name of the type. A slow one answers after a while.
 	minds, slow, silently bool
+	// listeners lets the clients ask for listeners, too, which are not answered.
+	listeners bool
 	// away lets nobody connect.
 	away bool
 }
@@ -73,7 +75,7 @@ func (s *registry) takes(typeURL, nonce string, detail *statuspb.Status) (answer
 		if nonce == "" {
 			s.note(xds.Short(typeURL))
 		}
-		return nonce == "", nil
+		return nonce == "" && typeURL == xds.ClusterType, nil
 	}
 	word := "healthy"
 	if detail != nil {
@@ -221,7 +223,11 @@ func reporting(t *testing.T, registries int, prepare func(*registry), test func(
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error)
-				go func() { ended <- f.Run(ctx, everyCluster()) }()
+				clients := everyCluster()
+				if all[0].listeners {
+					clients.changes = append(clients.changes, xds.SubscriptionChange{Type: xds.ListenerType, Wildcard: true})
+				}
+				go func() { ended <- f.Run(ctx, clients) }()
 				test(w, all)
 				cancel()
 				<-ended
@@ -314,4 +320,16 @@ func TestAControlPlaneThatEndsItsStreamAtAReportIsToldSeldom(t *testing.T) {
 			})
 		}
 	}
+}
+
+// When an unanswered type may be as guilty as the report, it is the report that is not sent for a while.
+func TestAReportIsBlamedBeforeATypeOfTheConfiguration(t *testing.T) {
+	reporting(t, 1, func(s *registry) { s.minds, s.silently, s.listeners = true, true, true }, func(w *workload, all []*registry) {
+		w.set("refused")
+		time.Sleep(25 * time.Second)
+		told := strings.Split(all[0].told(), " | ")
+		if last := told[len(told)-1]; last != "CDS LDS" || len(told) > 4 {
+			t.Errorf("told %q, want that the last of few streams has CDS and LDS", told)
+		}
+	})
 }

@@ -247,14 +247,14 @@ func (st *stream) culprit(why string) (culprit string, names []string) {
 		st.server.reportLate = true
 		st.server.mu.Unlock()
 	}
-	if reported && others && len(unanswered) == 0 {
-		return xds.HealthType, nil
+	named := slices.IndexFunc(unanswered, func(typeURL string) bool { return strings.Contains(why, typeURL) })
+	if reported && others && named < 0 {
+		return xds.HealthType, nil // of several that it may be, the one without which Envoy has its configuration
 	}
 	if !others || len(unanswered) == 0 {
 		return "", nil
 	}
 	// Servers process requests in order: it is the last type, unless the message names another.
-	named := slices.IndexFunc(unanswered, func(typeURL string) bool { return strings.Contains(why, typeURL) })
 	culprit = unanswered[max(named, 0)]
 	return culprit, st.machine.Subscribed(culprit)
 }

@@ -152,10 +152,11 @@ func AskGRPC(ctx context.Context, dial Dialer, addr, service, userAgent string) 
 	return nil
 }
 
-// Exec succeeds if a command exits with 0. The process and its children end with the attempt. It has the environment of this
-// process without the settings of holdfast. There must be a command.
-func Exec(command []string) Check {
-	return Check{text: "exec:" + command[0], probe: func(ctx context.Context, orphans *reaper.Reaper) error { return run(ctx, orphans, command) }}
+// Exec succeeds if a command exits with 0. The process and its children end with the attempt, except children that have left
+// its process group. It has the environment of this process without the settings of holdfast. There must be a command. Its
+// attempts must not overlap.
+func Exec(args []string) Check {
+	return Check{text: "exec:" + args[0], probe: (&command{args: args}).run}
 }
 
 // join returns host:port.

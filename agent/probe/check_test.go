@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -159,6 +160,48 @@ func TestACommandAndItsChildrenEndWithTheAttempt(t *testing.T) {
 	}
 }
 
+// A command that leaves its process group, where its children's signals do not reach it, ends with the attempt, too.
+func TestACommandThatLeavesItsProcessGroupEnds(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "left")
+	t.Setenv("LEAVE_INTO", fmt.Sprint(syscall.Getpgrp()))
+	t.Setenv("LEFT", file)
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() { result <- Exec([]string{os.Args[0]}).probe(ctx, reaper.New()) }()
+	for _, err := os.Stat(file); err != nil; _, err = os.Stat(file) {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-result; err == nil || !strings.Contains(err.Error(), "signal: killed") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestMain lets this binary be a command that leaves its process group and hangs.
+func TestMain(m *testing.M) {
+	if group, err := strconv.Atoi(os.Getenv("LEAVE_INTO")); err == nil {
+		if err := syscall.Setpgid(0, group); err != nil {
+			os.Exit(1)
+		}
+		_ = os.WriteFile(os.Getenv("LEFT"), nil, 0o600)
+		time.Sleep(time.Hour)
+	}
+	os.Exit(m.Run())
+}
+
+// While a command does not end although it was killed, no other one is started, and the attempts fail.
+func TestNoOtherCommandIsStartedWhileOneDoesNotEnd(t *testing.T) {
+	left := make(chan struct{})
+	c := &command{args: []string{"true"}, left: left}
+	if err := c.run(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "does not end, although SIGKILL was sent to it") {
+		t.Errorf("error %v", err)
+	}
+	close(left)
+	if err := c.run(t.Context(), nil); err != nil {
+		t.Errorf("once it has ended: %v", err)
+	}
+}
+
 // zombie reports whether a process has ended and was not waited for: who inherits it is not this process.
 func zombie(pid int) bool {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -180,6 +223,8 @@ func TestWhatIsProbedIsReadFromText(t *testing.T) {
 		{"ftp://127.0.0.1:80", "", "want http://HOST:PORT/PATH"},
 		{"http:///x", "", "want http://HOST:PORT/PATH"},
 		{"http://:80/", "", "the host is missing"},
+		{"http://127.0.0.1:0/", "", "the port is 0: want a number from 1 to 65535"},
+		{"https://[::1]:99999", "", "the port is 99999: want a number from 1 to 65535"},
 		{"tcp://127.0.0.1", "", "want tcp://HOST:PORT"},
 		{"tcp://:80", "", "want tcp://HOST:PORT"},
 		{"grpc://127.0.0.1:0", "", "want grpc://HOST:PORT"},

@@ -19,9 +19,28 @@ const waitForOutput = 100 * time.Millisecond
 // maxOutput bounds what is kept of the output of a command, in bytes.
 const maxOutput = 1 << 10
 
-// run runs a command until it exits or ctx ends.
-func run(ctx context.Context, orphans *reaper.Reaper, command []string) error {
-	cmd := exec.Command(command[0], command[1:]...)
+// waitForEnd is how long the end of a command is waited for after SIGKILL. One of another user, or one that waits for a device,
+// may not end.
+const waitForEnd = time.Second
+
+// command is what Exec runs, one attempt at a time.
+type command struct {
+	args []string
+	// left is closed when the command of an earlier attempt has ended that did not do so in time; nil for none.
+	left chan struct{}
+}
+
+// run runs the command until it exits or ctx ends. While that of an earlier attempt does not end, no other one is started.
+func (c *command) run(ctx context.Context, orphans *reaper.Reaper) error {
+	if c.left != nil {
+		select {
+		case <-c.left:
+			c.left = nil
+		default:
+			return fmt.Errorf("%s: the command of an earlier attempt does not end, although SIGKILL was sent to it", c.args[0])
+		}
+	}
+	cmd := exec.Command(c.args[0], c.args[1:]...)
 	out := &beginning{}
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Env, cmd.WaitDelay = environ.ForChild(), waitForOutput
@@ -30,11 +49,26 @@ func run(ctx context.Context, orphans *reaper.Reaper, command []string) error {
 		return err
 	}
 	killGroup := func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // there may be nobody left
-	stop := context.AfterFunc(ctx, killGroup)
-	err := cmd.Wait()
-	stop()
-	killGroup() // what it has left behind
-	orphans.Done(cmd)
+	var err error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		err = cmd.Wait()
+		killGroup() // what it has left behind
+		orphans.Done(cmd)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		killGroup()
+		_ = cmd.Process.Kill() // it may have left its process group
+		select {
+		case <-ended:
+		case <-time.After(waitForEnd):
+			c.left = ended
+			return context.Cause(ctx)
+		}
+	}
 	exit, failed := errors.AsType[*exec.ExitError](err)
 	switch {
 	case errors.Is(err, exec.ErrWaitDelay):
@@ -44,9 +78,9 @@ func run(ctx context.Context, orphans *reaper.Reaper, command []string) error {
 	}
 	text := bytes.TrimSpace(out.text)
 	if len(text) == 0 {
-		return fmt.Errorf("%s: %s", command[0], exit.ProcessState)
+		return fmt.Errorf("%s: %s", c.args[0], exit.ProcessState)
 	}
-	return fmt.Errorf("%s: %s: %s", command[0], exit.ProcessState, text)
+	return fmt.Errorf("%s: %s: %s", c.args[0], exit.ProcessState, text)
 }
 
 // beginning keeps the beginning of what is written. One goroutine at a time writes to it.

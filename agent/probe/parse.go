@@ -39,6 +39,9 @@ func Parse(text string) (Check, error) {
 		if u.Hostname() == "" {
 			return Check{}, fmt.Errorf("%q: the host is missing", redact.MaskURL(text))
 		}
+		if port := u.Port(); port != "" && !validPort(port) {
+			return Check{}, fmt.Errorf("%q: the port is %s: want a number from 1 to 65535", redact.MaskURL(text), port)
+		}
 		u.Fragment = ""
 		return HTTP(dial, u, nil), nil
 	case "tcp", "grpc":
@@ -46,7 +49,7 @@ func Parse(text string) (Check, error) {
 		return Check{}, fmt.Errorf("%q: want %s", redact.MaskURL(text), forms)
 	}
 	host, port, err := net.SplitHostPort(u.Host)
-	if number, portErr := strconv.ParseUint(port, 10, 16); err != nil || host == "" || portErr != nil || number == 0 {
+	if err != nil || host == "" || !validPort(port) {
 		return Check{}, fmt.Errorf("%q: want %s://HOST:PORT", redact.MaskURL(text), u.Scheme)
 	}
 	if u.RawQuery != "" || u.User != nil || u.Scheme == "tcp" && u.Path != "" && u.Path != "/" {
@@ -56,6 +59,12 @@ func Parse(text string) (Check, error) {
 		return TCP(dial, u.Host), nil
 	}
 	return GRPC(dial, u.Host, strings.TrimPrefix(u.Path, "/")), nil
+}
+
+// validPort reports whether a text is the number of a port.
+func validPort(text string) bool {
+	number, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && number > 0
 }
 
 // split splits a command line at spaces outside of quotes.

@@ -4,8 +4,9 @@
 // Istio's ProxyConfig. A Prober repeats a Check and says what the health is: unknown at first, then healthy or unhealthy
 // once so many attempts in a row have had the same result.
 //
-// It promises that an attempt takes no longer than its timeout, that a command and its children have ended after it, and
-// that an application cannot make it use much memory. It does not report the health to anybody. All methods may be called
+// It promises that an attempt takes no longer than its timeout, or for a command that cannot be ended a second longer; that a
+// command and its children have ended after it, except such a one and children that have left its process group; and that an
+// application cannot make it use much memory. It does not report the health to anybody. All methods may be called
 // concurrently; Run may be called once, and has ended everything that it started when it returns.
 package probe
 

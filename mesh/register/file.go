@@ -66,10 +66,13 @@ func (r *Registrar) Load(path string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("register: %w", err)
 	}
+	damaged := func(err error) error {
+		return fmt.Errorf("register: %s: %w; repair the file, or remove it: workloads are then known once their proxies have connected", path, err)
+	}
 	var records []record
 	if err == nil {
 		if err := json.Unmarshal(text, &records); err != nil {
-			return fmt.Errorf("register: %s: %w", path, err)
+			return damaged(err)
 		}
 	}
 	r.events.Lock()
@@ -78,12 +81,12 @@ func (r *Registrar) Load(path string) error {
 	for _, rec := range records {
 		p, err := rec.proxy()
 		if err != nil {
-			return fmt.Errorf("register: %s: %w", path, err)
+			return damaged(err)
 		}
 		m := r.memberOf(p)
 		m.proxy = p
 		if m.health, err = rec.health(); err != nil {
-			return fmt.Errorf("register: %s: %w", path, err)
+			return damaged(err)
 		}
 		r.leave(m, RestartGrace)
 	}
@@ -155,7 +158,7 @@ func (r *Registrar) memberOf(p *proxy.Proxy) *member {
 	id := identityOf(p)
 	m := r.members[id]
 	if m == nil {
-		m = &member{identity: id, group: config.Key{Kind: config.WorkloadGroup, Namespace: p.Namespace, Name: p.AutoRegisterGroup}}
+		m = &member{identity: id, connected: make(map[uint64]bool), group: config.Key{Kind: config.WorkloadGroup, Namespace: p.Namespace, Name: p.AutoRegisterGroup}}
 		m.health.State = Unknown
 		r.members[id] = m
 	}

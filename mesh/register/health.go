@@ -56,8 +56,8 @@ type health struct {
 	taken  time.Time // when it was taken in; the zero time for never, and after a restart
 	// reported is the last report, which may wait for the end of the interval until it counts.
 	reported Health
-	// connection is the number of the stream on which the last report came, or that was opened last.
-	connection uint64
+	// reporter is the number of the connected stream on which the last report came; 0 for none.
+	reporter   uint64
 	waiting    *time.Timer // takes in reported; nil while nothing waits
 	forgetting *time.Timer // see silence; nil for not
 	// unchecked says that the workload was an endpoint while nobody checked its health. When its group gets a probe, it
@@ -66,8 +66,9 @@ type health struct {
 }
 
 // Report takes in what the agent of a connected proxy reports of the health of its workload, for a reason in its own words.
-// connection is the number of its stream: a report on an older stream than that of the last one has no effect. A report for
-// a workload that is not registered yet counts once it is.
+// connection is the number of its stream. While several are connected, a report on an older one than that of the last report
+// has no effect; neither has one on a stream that is not connected. A report for a workload that is not registered yet counts
+// once it is.
 func (r *Registrar) Report(p *proxy.Proxy, connection uint64, healthy bool, reason string) {
 	if p.AutoRegisterGroup == "" || !p.Authenticated {
 		return
@@ -79,10 +80,10 @@ func (r *Registrar) Report(p *proxy.Proxy, connection uint64, healthy bool, reas
 	r.events.Lock()
 	defer r.events.Unlock()
 	m := r.members[identityOf(p)]
-	if m == nil || connection < m.health.connection {
+	if m == nil || !m.connected[connection] || connection < m.health.reporter {
 		return
 	}
-	m.health.connection, m.health.reported = connection, h
+	m.health.reporter, m.health.reported = connection, h
 	m.health.forgetting = stop(m.health.forgetting)
 	if m.health.waiting != nil {
 		return
@@ -136,14 +137,13 @@ func (r *Registrar) takeHealth(m *member) {
 	r.update(m)
 }
 
-// awaitReport forgets the health of a workload after a time if nobody checks it, unless a report comes before. Its proxy has
-// opened a stream. It is called with events held.
-func (r *Registrar) awaitReport(m *member, connection uint64) {
-	m.health.connection = max(m.health.connection, connection)
-	m.health.forgetting = stop(m.health.forgetting)
-	if m.health.State == Unknown {
+// awaitReport forgets the health of a workload after a time if nobody checks it, unless a report comes before. A stream of its
+// proxy was opened or closed. It is called with events held.
+func (r *Registrar) awaitReport(m *member) {
+	if m.health.State == Unknown || m.health.reporter != 0 {
 		return
 	}
+	m.health.forgetting = stop(m.health.forgetting)
 	m.health.forgetting = r.later(silence, m, func() {
 		m.health.forgetting = nil
 		if group, ok := r.groupOf(m); ok && !probed(m, group) && m.health.waiting == nil {
@@ -226,6 +226,9 @@ func (r *Registrar) Workload(p *proxy.Proxy) *Workload {
 		return nil
 	}
 	w := &Workload{Name: m.key.Namespace + "/" + m.key.Name, Refused: m.refused}
+	if r.Get(m.key) != nil {
+		w.Refused = "a document has this name, and takes precedence"
+	}
 	if group, ok := r.groupOf(m); ok {
 		w.Health, w.Checked = conclude(m, group)
 	}

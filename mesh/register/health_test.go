@@ -81,11 +81,21 @@ func TestAWorkloadWithoutAProbeIsHealthyUntilAReportSaysOtherwise(t *testing.T) 
 		r.want("not checked > true Healthy=False refused")
 		// It connects again with an agent that does not report any more.
 		r.Connect(p, 2)
-		r.Disconnect(p)
+		r.Disconnect(p, 1)
 		time.Sleep(silence - time.Second)
 		r.want()
 		time.Sleep(2 * time.Second)
 		r.want("true Healthy=False refused > not checked")
+	})
+}
+
+// The annotation in a group would take a workload without a probe away for ever: no condition says that it is healthy.
+func TestAGroupDoesNotSayThatHealthIsChecked(t *testing.T) {
+	on(t, func(r *rig) {
+		r.conditions()
+		r.put(strings.Replace(group, "annotations: {", `annotations: {proxy.istio.io/health-checks-enabled: "true", istio.io/autoRegistrationGroup: other, `, 1))
+		r.Connect(member1(), 1)
+		r.want("none > not checked")
 	})
 }
 
@@ -97,7 +107,7 @@ func TestHealthIsKeptOverAReconnect(t *testing.T) {
 		r.Connect(p, 1)
 		r.Report(p, 1, false, "refused")
 		r.seen = nil
-		r.Disconnect(p)
+		r.Disconnect(p, 1)
 		time.Sleep(Grace - time.Second)
 		r.Connect(p, 2)
 		time.Sleep(2 * silence)
@@ -109,10 +119,37 @@ func TestHealthIsKeptOverAReconnect(t *testing.T) {
 		time.Sleep(time.Minute)
 		r.want()
 		// A workload that was gone for longer than that is a new one.
-		r.Disconnect(p)
+		r.Disconnect(p, 2)
 		time.Sleep(Grace + time.Second)
 		r.Connect(p, 3)
 		r.want("true Healthy=True > none", "none > "+awaits)
+	})
+}
+
+// A second stream of a proxy, such as that of an agent that takes over, does not silence the first one: neither while nothing
+// is reported on it, nor when it has ended.
+func TestASecondStreamDoesNotSilenceTheFirstOne(t *testing.T) {
+	on(t, func(r *rig) {
+		r.conditions()
+		r.put(group)
+		p := member1()
+		r.Connect(p, 1)
+		r.Report(p, 1, false, "refused")
+		r.seen = nil
+		r.Connect(p, 2)
+		time.Sleep(2 * silence) // the agent of the first one has reported, and is still there
+		r.want()
+		r.Report(p, 1, true, "")
+		r.want("true Healthy=False refused > true Healthy=True")
+		time.Sleep(healthInterval)
+		r.Report(p, 2, false, "says the second one")
+		r.want("true Healthy=True > true Healthy=False says the second one")
+		time.Sleep(healthInterval)
+		r.Report(p, 1, true, "")
+		r.want()
+		r.Disconnect(p, 2)
+		r.Report(p, 1, true, "")
+		r.want("true Healthy=False says the second one > true Healthy=True")
 	})
 }
 
@@ -254,7 +291,7 @@ func TestAFileWithoutHealthHasEndpoints(t *testing.T) {
 		}
 		r.put(withProbe)
 		r.want("none > true Healthy=True no report has come yet; the workload was an endpoint before it had a probe")
-		if err := read(r, `, "health": "fine"`); err == nil || !strings.Contains(err.Error(), `workloads.json: the health "fine" is not unknown, healthy or unhealthy`) {
+		if err := read(r, `, "health": "fine"`); err == nil || !strings.Contains(err.Error(), `workloads.json: the health "fine" is not unknown, healthy or unhealthy; repair the file, or remove it`) {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -282,6 +319,19 @@ func TestTheMessageOfAReportIsShortAndPrintable(t *testing.T) {
 	}
 }
 
+// What a document describes has the health that the document says, and not that of the report.
+func TestAWorkloadBehindADocumentIsShownAsNotRegistered(t *testing.T) {
+	on(t, func(r *rig) {
+		r.put(withProbe)
+		r.Connect(member1(), 1)
+		r.Report(member1(), 1, false, "refused")
+		r.put(`{apiVersion: networking.istio.io/v1, kind: WorkloadEntry, metadata: {name: web-10.0.0.1, namespace: shop}, spec: {address: 10.0.0.1}}`)
+		if w := r.Workload(member1()); w.Refused != "a document has this name, and takes precedence" {
+			t.Errorf("workload %+v", w)
+		}
+	})
+}
+
 func TestAHealthIsSinceItsStateBegan(t *testing.T) {
 	on(t, func(r *rig) {
 		r.put(withProbe)
@@ -306,7 +356,7 @@ func TestRegisteredWorkloadsAreListed(t *testing.T) {
 				t.Errorf("%q: %d workloads, want %d", namespace, len(got), want)
 			}
 		}
-		r.Disconnect(member1())
+		r.Disconnect(member1(), 1)
 		time.Sleep(2 * Grace)
 		if got := r.Registered(""); len(got) != 0 {
 			t.Errorf("%d workloads are left", len(got))

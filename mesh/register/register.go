@@ -69,9 +69,9 @@ func identityOf(p *proxy.Proxy) identity {
 type member struct {
 	identity
 	group     config.Key
-	proxy     *proxy.Proxy // that connected last
-	connected int
-	leaving   *time.Timer // nil while it is connected
+	proxy     *proxy.Proxy    // that connected last
+	connected map[uint64]bool // the numbers of its streams
+	leaving   *time.Timer     // nil while it is connected
 	// entry is what the registries have; nil for nothing.
 	entry *config.Config
 	// refused is why the workload is not registered, "" if it is; it is logged once.
@@ -157,23 +157,29 @@ func (r *Registrar) Connect(p *proxy.Proxy, connection uint64) {
 		m.leaving = nil
 	}
 	m.proxy = p
-	m.connected++
-	r.awaitReport(m, connection)
+	m.connected[connection] = true
+	r.awaitReport(m)
 	r.update(m)
 }
 
-// Disconnect forgets the workload of a proxy that has disconnected, after the time of grace and unless it connects again.
-func (r *Registrar) Disconnect(p *proxy.Proxy) {
+// Disconnect forgets the workload of a proxy of which a stream has ended, if it was the last one, after the time of grace and
+// unless it connects again.
+func (r *Registrar) Disconnect(p *proxy.Proxy, connection uint64) {
 	if p.AutoRegisterGroup == "" {
 		return
 	}
 	r.events.Lock()
 	defer r.events.Unlock()
 	m := r.members[identityOf(p)]
-	if m == nil || m.connected == 0 {
+	if m == nil || !m.connected[connection] {
 		return
 	}
-	if m.connected--; m.connected > 0 {
+	delete(m.connected, connection)
+	if m.health.reporter == connection {
+		m.health.reporter = 0
+	}
+	if len(m.connected) > 0 {
+		r.awaitReport(m)
 		return
 	}
 	r.leave(m, Grace)
@@ -301,8 +307,10 @@ func entry(m *member, group *config.Config) *config.Config {
 		out.Network = p.Network
 	}
 	out.Locality = cmp.Or(localityOf(p), out.Locality)
-	annotations := map[string]string{GroupAnnotation: group.Name}
+	annotations := make(map[string]string)
 	maps.Copy(annotations, spec.GetMetadata().GetAnnotations())
+	delete(annotations, HealthAnnotation) // setHealth decides
+	annotations[GroupAnnotation] = group.Name
 	c := &config.Config{
 		Meta: config.Meta{
 			Key: m.key, APIVersion: config.SchemaOf(config.WorkloadEntry).APIVersion(), Labels: out.Labels, Annotations: annotations,

@@ -21,7 +21,9 @@ func (r *registrar) Connect(p *proxy.Proxy, connection uint64) {
 	r.told = append(r.told, fmt.Sprintf("connect %s %d", p.Node, connection))
 }
 
-func (r *registrar) Disconnect(p *proxy.Proxy) { r.told = append(r.told, "disconnect "+p.Node) }
+func (r *registrar) Disconnect(p *proxy.Proxy, _ uint64) {
+	r.told = append(r.told, "disconnect "+p.Node)
+}
 
 func (r *registrar) Report(p *proxy.Proxy, connection uint64, healthy bool, reason string) {
 	r.told = append(r.told, strings.TrimSpace(fmt.Sprintf("report %s %d %v %s", p.Node, connection, healthy, reason)))

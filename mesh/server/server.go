@@ -57,7 +57,7 @@ type Config struct {
 // Registrar makes connected proxies workloads (package register).
 type Registrar interface {
 	Connect(p *proxy.Proxy, connection uint64)
-	Disconnect(*proxy.Proxy)
+	Disconnect(p *proxy.Proxy, connection uint64)
 	Report(p *proxy.Proxy, connection uint64, healthy bool, reason string)
 	Workload(*proxy.Proxy) *register.Workload
 }
@@ -290,7 +290,7 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	unregister := func() {}
 	if s.cfg.Registrar != nil && !c.Fetch {
 		s.cfg.Registrar.Connect(who, c.Stream)
-		unregister = func() { s.cfg.Registrar.Disconnect(who) }
+		unregister = func() { s.cfg.Registrar.Disconnect(who, c.Stream) }
 	}
 	who = who.WithTargets(instancesOf(s.cfg.Discovery, who))
 	v := &view{

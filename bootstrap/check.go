@@ -9,6 +9,7 @@ import (
 	"regexp/syntax"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
@@ -117,29 +118,42 @@ func Sensitive(b *bootstrapv3.Bootstrap) (why string) {
 const validateTimeout = 30 * time.Second
 
 // CheckWithEnvoy lets an Envoy validate text, through a temporary file in dir, "" for the default directory. The error
-// contains Envoy's own messages.
-func CheckWithEnvoy(ctx context.Context, binary string, text []byte, f Format, dir string) (err error) {
+// contains Envoy's own messages; a NotCheckedError says that Envoy gave no answer. env are the variables of Envoy, nil for
+// those of this process without holdfast's own.
+func CheckWithEnvoy(ctx context.Context, binary string, text []byte, f Format, dir string, env []string) (err error) {
 	extension := strings.ToLower(string(f))
 	file, err := os.CreateTemp(dir, ".holdfast-validate.*."+extension) // readable for its owner only, because it may contain secrets
 	if err != nil {
-		return fmt.Errorf("bootstrap: validate: %w", err)
+		return &NotCheckedError{fmt.Errorf("bootstrap: validate: %w", err)}
 	}
 	defer func() { err = errors.Join(err, file.Close(), os.Remove(file.Name())) }()
 	if _, err := file.Write(text); err != nil {
-		return fmt.Errorf("bootstrap: validate: %w", err)
+		return &NotCheckedError{fmt.Errorf("bootstrap: validate: %w", err)}
 	}
 	ctx, cancel := context.WithTimeout(ctx, validateTimeout)
 	defer cancel()
 	envoy := exec.CommandContext(ctx, binary, "--mode", "validate", "-c", file.Name(),
 		"--disable-hot-restart", "--concurrency", "1", "--log-level", "error")
 	envoy.WaitDelay = time.Second
-	envoy.Env = environ.ForChild()
-	out, err := envoy.CombinedOutput()
-	if err != nil {
-		messages := strings.ReplaceAll(strings.TrimSpace(string(out)), file.Name(), "the bootstrap")
-		return fmt.Errorf("bootstrap: %s --mode validate: %w\n%s", binary, err, messages)
+	if envoy.Env = env; env == nil {
+		envoy.Env = environ.ForChild()
 	}
-	return nil
+	out, err := envoy.CombinedOutput()
+	if err == nil {
+		return nil
+	}
+	messages := strings.ReplaceAll(strings.TrimSpace(string(out)), file.Name(), "the bootstrap")
+	err = fmt.Errorf("bootstrap: %s --mode validate: %w\n%s", binary, err, messages)
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || ctx.Err() != nil || wasKilled(exit) {
+		return &NotCheckedError{err}
+	}
+	return err
+}
+
+// wasKilled reports whether somebody else ended a process: a crash is a signal, too.
+func wasKilled(exit *exec.ExitError) bool {
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && (status.Signal() == syscall.SIGKILL || status.Signal() == syscall.SIGTERM || status.Signal() == syscall.SIGINT)
 }
 
 // checkFields applies the field rules of Envoy's API to m, a message of that API, and reports every field that violates one by

@@ -130,11 +130,11 @@ func TestEnvoyIsAskedAndItsWordsArePassedOn(t *testing.T) {
 	for ext, format := range formats {
 		t.Run(ext, func(t *testing.T) {
 			b := mustBuild(t, gateway(t))
-			if err := CheckWithEnvoy(t.Context(), envoy, mustEncode(t, b, format), format, dir); err != nil {
+			if err := CheckWithEnvoy(t.Context(), envoy, mustEncode(t, b, format), format, dir, nil); err != nil {
 				t.Error(err)
 			}
 			b.GetStaticResources().GetClusters()[0].Name = "other"
-			err := CheckWithEnvoy(t.Context(), envoy, mustEncode(t, b, format), format, dir)
+			err := CheckWithEnvoy(t.Context(), envoy, mustEncode(t, b, format), format, dir, nil)
 			if err == nil || !strings.Contains(err.Error(), "--mode validate: exit status 1\n") || !strings.Contains(err.Error(), "xds") {
 				t.Errorf("%v", err)
 			}
@@ -143,10 +143,10 @@ func TestEnvoyIsAskedAndItsWordsArePassedOn(t *testing.T) {
 			}
 		})
 	}
-	if err := CheckWithEnvoy(t.Context(), filepath.Join(dir, "none"), nil, YAML, dir); err == nil || !strings.Contains(err.Error(), "none --mode validate") {
+	if err := CheckWithEnvoy(t.Context(), filepath.Join(dir, "none"), nil, YAML, dir, nil); err == nil || !strings.Contains(err.Error(), "none --mode validate") {
 		t.Errorf("%v", err)
 	}
-	if err := CheckWithEnvoy(t.Context(), envoy, nil, YAML, filepath.Join(dir, "none")); err == nil || !os.IsNotExist(unwrapped(err)) {
+	if err := CheckWithEnvoy(t.Context(), envoy, nil, YAML, filepath.Join(dir, "none"), nil); err == nil || !os.IsNotExist(unwrapped(err)) {
 		t.Errorf("%v", err)
 	}
 }

@@ -15,56 +15,101 @@ type Part struct {
 	*bootstrapv3.Bootstrap
 }
 
-// MergeParts returns a copy of b into which parts are merged in their order. A part that changes who Envoy is or how it
-// reaches its agent, with which the result breaks a rule of Check, or that accept rejects, is left out alone; left says
-// which, and why. accept, which may be nil, is called with all parts first, and part by part only after an error.
-func MergeParts(b *bootstrapv3.Bootstrap, parts []Part, accept func(*bootstrapv3.Bootstrap) error) (merged *bootstrapv3.Bootstrap, taken []Part, left []error) {
-	if accept == nil {
-		accept = func(*bootstrapv3.Bootstrap) error { return nil }
-	}
-	merged = b
-	for _, p := range parts {
-		next, err := mergePart(merged, p)
-		if err != nil {
-			left = append(left, fmt.Errorf("%s is left out: %w", p.Name, err))
-			continue
+// NotCheckedError says that a bootstrap could not be checked, which says nothing about it.
+type NotCheckedError struct{ Err error }
+
+func (e *NotCheckedError) Error() string { return e.Err.Error() }
+func (e *NotCheckedError) Unwrap() error { return e.Err }
+
+// retries is how often parts that were left out are tried again with those that were taken: they may need them.
+const retries = 3
+
+// MergeParts returns a copy of b into which parts are merged in their order. Parts that change who Envoy is or how it reaches
+// its agent, or with which check rejects the result, are left out, and no others; left says which, and why. check is called
+// with groups of parts, so that k bad ones of n cost about k·log n calls. A NotCheckedError of it is returned.
+func MergeParts(b *bootstrapv3.Bootstrap, parts []Part, check func(*bootstrapv3.Bootstrap) error) (merged *bootstrapv3.Bootstrap, taken []Part, left []error, err error) {
+	m := &merging{base: b, parts: parts, check: check, taken: make([]bool, len(parts)), reasons: make([]error, len(parts)), merged: b}
+	for range 1 + retries {
+		waiting := m.waiting()
+		if err := m.add(waiting); err != nil {
+			return nil, nil, nil, err
 		}
-		merged, taken = next, append(taken, p)
-	}
-	if len(taken) == 0 || accept(merged) == nil {
-		return merged, taken, left
-	}
-	merged, parts, taken = b, taken, nil
-	for _, p := range parts {
-		next, err := mergePart(merged, p)
-		if err == nil {
-			err = accept(next)
+		if after := len(m.waiting()); after == 0 || after == len(waiting) {
+			break
 		}
-		if err != nil {
-			left = append(left, fmt.Errorf("%s is left out: %w", p.Name, err))
-			continue
-		}
-		merged, taken = next, append(taken, p)
 	}
-	return merged, taken, left
+	for i, p := range parts {
+		if m.taken[i] {
+			taken = append(taken, p)
+		} else {
+			left = append(left, fmt.Errorf("%s is left out: %w", p.Name, m.reasons[i]))
+		}
+	}
+	return m.merged, taken, left, nil
 }
 
-// mergePart returns a copy of b with one part merged.
-func mergePart(b *bootstrapv3.Bootstrap, p Part) (*bootstrapv3.Bootstrap, error) {
-	merged := proto.CloneOf(b)
-	proto.Merge(merged, p.Bootstrap)
+// merging is a MergeParts in progress.
+type merging struct {
+	base    *bootstrapv3.Bootstrap
+	parts   []Part
+	check   func(*bootstrapv3.Bootstrap) error
+	taken   []bool
+	reasons []error // why a part was not taken when it was tried last
+	merged  *bootstrapv3.Bootstrap
+}
+
+// waiting returns the parts that are not taken.
+func (m *merging) waiting() (out []int) {
+	for i := range m.parts {
+		if !m.taken[i] {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// add takes those parts of a group with which the result is right.
+func (m *merging) add(group []int) error {
+	if len(group) == 0 {
+		return nil
+	}
+	merged, err := m.try(group)
+	switch _, unknown := errors.AsType[*NotCheckedError](err); {
+	case err == nil:
+		m.merged = merged
+		for _, i := range group {
+			m.taken[i] = true
+		}
+		return nil
+	case unknown:
+		return err
+	case len(group) == 1:
+		m.reasons[group[0]] = err
+		return nil
+	}
+	half := len(group) / 2
+	if err := m.add(group[:half]); err != nil {
+		return err
+	}
+	return m.add(group[half:])
+}
+
+// try merges the parts that are taken and those of a group.
+func (m *merging) try(group []int) (*bootstrapv3.Bootstrap, error) {
+	merged := proto.CloneOf(m.base)
+	for i, p := range m.parts {
+		if m.taken[i] || len(group) > 0 && i == group[0] {
+			proto.Merge(merged, p.Bootstrap)
+		}
+		if len(group) > 0 && i == group[0] {
+			group = group[1:]
+		}
+	}
 	switch {
-	case merged.GetNode().GetId() != b.GetNode().GetId() || merged.GetNode().GetCluster() != b.GetNode().GetCluster():
-		return nil, errors.New("it changes the id or the cluster of the node, by which the agent and the control plane know this Envoy")
-	case !proto.Equal(merged.GetDynamicResources(), b.GetDynamicResources()):
+	case !proto.Equal(merged.GetNode(), m.base.GetNode()):
+		return nil, errors.New("it changes the node, by which the agent and the control plane know this Envoy")
+	case !proto.Equal(merged.GetDynamicResources(), m.base.GetDynamicResources()):
 		return nil, errors.New("it changes dynamic_resources: Envoy gets its configuration from its agent")
 	}
-	if _, err := Check(merged); err != nil {
-		return nil, err
-	}
-	// The file is text: a message of a type that is not known cannot be written.
-	if _, err := Encode(merged, JSON); err != nil {
-		return nil, err
-	}
-	return merged, nil
+	return merged, m.check(merged)
 }

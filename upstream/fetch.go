@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,9 +22,10 @@ import (
 const answerTimeout = time.Second
 
 // Fetch requests all resources of a type for a node, once, on a Delta stream of its own, and calls accept with them, in the
-// order of their names. The response is ACKed, or NACKed with the error of accept, which is not returned: a NACK is an
-// answer. A control plane that does not know the type may never respond; so ctx must have a deadline.
-func (a *ADS) Fetch(ctx context.Context, node *corev3.Node, typeURL string, accept func([]*discoveryv3.Resource) error) (err error) {
+// order of their names. The response is ACKed, or NACKed with what accept returns as nack. An error of accept is returned,
+// and also sent as a NACK. A control plane that does not know the type may never respond; so ctx must have a deadline, which
+// is that of accept, too.
+func (a *ADS) Fetch(ctx context.Context, node *corev3.Node, typeURL string, accept func(context.Context, []*discoveryv3.Resource) (nack, err error)) (err error) {
 	dialing := &dialing{dialer: a.dialer}
 	defer func() { err = dialing.classify(a.hide(err)) }()
 	ctx, cancel := context.WithCancel(ctx)
@@ -59,8 +61,9 @@ func (a *ADS) Fetch(ctx context.Context, node *corev3.Node, typeURL string, acce
 			return strings.Compare(x.GetName(), y.GetName())
 		})
 		answer := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: resp.GetNonce()}
-		if nack := accept(resources); nack != nil {
-			answer.ErrorDetail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: redact.Line(nack.Error())}
+		nack, failure := accept(ctx, resources)
+		if reason := cmp.Or(failure, nack); reason != nil {
+			answer.ErrorDetail = &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: redact.Line(reason.Error())}
 		}
 		if stream.Send(answer) == nil && stream.CloseSend() == nil {
 			time.AfterFunc(answerTimeout, cancel)
@@ -68,6 +71,6 @@ func (a *ADS) Fetch(ctx context.Context, node *corev3.Node, typeURL string, acce
 				_, err = stream.Recv()
 			}
 		}
-		return nil
+		return failure
 	}
 }

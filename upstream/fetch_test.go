@@ -74,11 +74,11 @@ func TestFetchRequestsATypeOnceAndAnswers(t *testing.T) {
 		a := fetching(t, answers(requests))
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		var names []string
-		err := a.Fetch(ctx, &corev3.Node{Id: "web-1"}, xds.BootstrapType, func(resources []*discoveryv3.Resource) error {
+		err := a.Fetch(ctx, &corev3.Node{Id: "web-1"}, xds.BootstrapType, func(_ context.Context, resources []*discoveryv3.Resource) (nack, err error) {
 			for _, r := range resources {
 				names = append(names, r.GetName())
 			}
-			return refused
+			return refused, nil
 		})
 		cancel()
 		if got := strings.Join(names, ", "); err != nil || got != "0 a, 1 b" {
@@ -95,7 +95,7 @@ func TestFetchRequestsATypeOnceAndAnswers(t *testing.T) {
 }
 
 func TestFetchSaysWhyNothingCame(t *testing.T) {
-	accept := func([]*discoveryv3.Resource) error { t.Error("accepted"); return nil }
+	accept := func(context.Context, []*discoveryv3.Resource) (nack, err error) { t.Error("accepted"); return nil, nil }
 	for name, tc := range map[string]struct {
 		serve func(discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error
 		want  string

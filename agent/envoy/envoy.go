@@ -64,6 +64,8 @@ type Config struct {
 	// Crashed, if set, is called before Envoy is restarted if it crashed within CrashedWithin
 	// of its start: with a code other than 0, or by a signal that the agent did not send.
 	Crashed func(started time.Time)
+	// Trial, if set, is told how the first run with a new bootstrap goes.
+	Trial Trial
 	// Draining configures the drain before Envoy is ended, and Grace the time between SIGTERM
 	// and SIGKILL.
 	Draining Draining
@@ -76,6 +78,15 @@ type Config struct {
 	// Orphans reaps other processes that end as children of this process; may be nil.
 	Orphans *reaper.Reaper
 	Log     *slog.Logger
+}
+
+// Trial judges a bootstrap by how Envoy runs with it. Its methods are called by one goroutine at a time, and no more once
+// Lived was called or Died has returned true.
+type Trial interface {
+	// Lived is called when an Envoy is live.
+	Lived()
+	// Died is called when an Envoy has crashed that was never live, before it is started again. It may change the bootstrap.
+	Died() (over bool)
 }
 
 // ExitError reports that Envoy has ended and that the agent must end with it.
@@ -109,6 +120,8 @@ type Supervisor struct {
 
 	exits    chan *child
 	restarts chan chan error
+
+	judging sync.Mutex // guards cfg.Trial, and is held while its methods are called
 
 	mu       sync.Mutex
 	children []*child // the newest last
@@ -176,6 +189,9 @@ func (s *Supervisor) command(epoch int) ([]string, error) {
 // returns an *ExitError. When it returns, no Envoy runs.
 func (s *Supervisor) Run(ctx context.Context) error {
 	defer s.stopAll()
+	if s.admin == nil {
+		s.judge(lived) // nobody will know
+	}
 	if !s.awaitReady(ctx) {
 		return nil
 	}
@@ -207,6 +223,20 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		s.reportCrash(last)
 		pause = min(2*pause, maxPause)
 	}
+}
+
+// judge calls a method of the trial, if there still is one, which returns whether it is over.
+func (s *Supervisor) judge(call func(Trial) (over bool)) {
+	s.judging.Lock()
+	defer s.judging.Unlock()
+	if s.cfg.Trial != nil && call(s.cfg.Trial) {
+		s.cfg.Trial = nil
+	}
+}
+
+func lived(t Trial) (over bool) {
+	t.Lived()
+	return true
 }
 
 // reportCrash calls Crashed if an Envoy that has ended did crash.
@@ -298,6 +328,9 @@ func (s *Supervisor) supervise(ctx context.Context) (*child, error) {
 			if c == nil {
 				continue
 			}
+		}
+		if !c.expected.Load() && c.code != 0 && !c.wasLive.Load() {
+			s.judge(Trial.Died)
 		}
 		if c.expected.Load() || s.cfg.Exit || c.code == 0 {
 			return nil, &ExitError{Code: c.code}
@@ -405,10 +438,11 @@ func (s *Supervisor) pollAdmin(ctx context.Context) {
 				s.status.Version, known = info.Version, c
 			}
 		}
-		if s.status.State == StateLive {
-			c.wasLive.Store(true)
-		}
+		lives := s.status.State == StateLive && !c.wasLive.Swap(true)
 		s.mu.Unlock()
+		if lives {
+			s.judge(lived)
+		}
 		pause := 100 * time.Millisecond
 		if c != nil && c.wasLive.Load() {
 			pause = time.Second

@@ -144,7 +144,7 @@ func TestEveryBootstrapIsItsGoldenFileThatEnvoyAccepts(t *testing.T) {
 			if err != nil || !bytes.Equal(again, got) {
 				t.Errorf("not the same again: %v\n%s", err, udiff.Unified("first", "again", string(got), string(again)))
 			}
-			if err := bootstrap.CheckWithEnvoy(t.Context(), envoy, got, bootstrap.YAML, t.TempDir()); err != nil {
+			if err := bootstrap.CheckWithEnvoy(t.Context(), envoy, got, bootstrap.YAML, t.TempDir(), nil); err != nil {
 				t.Error(err)
 			}
 		})

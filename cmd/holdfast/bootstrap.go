@@ -88,6 +88,8 @@ type bootstrapFlags struct {
 	templateOnly          bool
 	overlays              []string
 	upstream              upstreamOverlay
+	runsEnvoy             bool          // with the bootstrap: `holdfast run` with Envoy as its child
+	trial                 *overlayTrial // of what the control plane changes; nil for none
 
 	istio       istioFlags
 	defaultTags bool
@@ -211,11 +213,11 @@ func (f *bootstrapFlags) run(ctx context.Context, environ []string) error {
 	if err != nil {
 		return err
 	}
-	if len(unknown) > 0 && !f.validate {
+	if len(unknown) > 0 && !f.validate && f.upstream.mode == overlayNo {
 		f.warn(fmt.Sprintf("the rules of %s are known to Envoy only: use --validate to check them", strings.Join(unknown, ", ")))
 	}
 	if addr := bootstrap.OpenAdmin(made); addr != "" {
-		f.warn(fmt.Sprintf("a template or an overlay puts Envoy's admin interface on %s: everybody who can reach it can stop Envoy and read its configuration; use loopback or a Unix socket", addr))
+		f.warn(fmt.Sprintf("a template, an overlay or the control plane puts Envoy's admin interface on %s: everybody who can reach it can stop Envoy and read its configuration; use loopback or a Unix socket", addr))
 	}
 	if f.heap.auto && f.limits.Memory == 0 {
 		f.warn("--heap-limit auto has no effect, because the container has no memory limit: give --memory-limit")
@@ -275,9 +277,6 @@ func (f *bootstrapFlags) build(ctx context.Context, id bootstrap.Identity) (*boo
 	if err == nil && f.istio.on && !f.templateOnly {
 		made, err = f.istio.proxy.Complete(made)
 	}
-	if err == nil {
-		made, err = f.mergeUpstream(ctx, made)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -288,6 +287,9 @@ func (f *bootstrapFlags) build(ctx context.Context, id bootstrap.Identity) (*boo
 			return nil, fmt.Errorf("--overlay: %w", err)
 		}
 		overlays = append(overlays, overlay)
+	}
+	if made, err = f.mergeUpstream(ctx, made, overlays); err != nil {
+		return nil, err
 	}
 	return bootstrap.Apply(made, overlays...)
 }
@@ -439,6 +441,19 @@ func (f *bootstrapFlags) write(ctx context.Context, made *bootstrapv3.Bootstrap)
 	return failed(atomicfile.Write(f.out, text, f.mode))
 }
 
+// writeFile writes a bootstrap to the file of --out, and nothing else.
+func (f *bootstrapFlags) writeFile(made *bootstrapv3.Bootstrap) error {
+	format, err := bootstrap.FormatOf(f.out)
+	if err != nil {
+		return err
+	}
+	text, err := bootstrap.Encode(made, format)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(f.out, text, f.mode)
+}
+
 // writeOthers writes the files for gRPC and with the arguments.
 func (f *bootstrapFlags) writeOthers() error {
 	if f.grpcOut != "" {
@@ -470,7 +485,7 @@ func (f *bootstrapFlags) askEnvoy(ctx context.Context, text []byte, format boots
 		f.warn("--validate: there is no envoy in PATH (name one with --envoy-binary): only the rules of its API were checked, as far as they are known without Envoy")
 		return nil
 	}
-	return bootstrap.CheckWithEnvoy(ctx, binary, text, format, f.scratch())
+	return bootstrap.CheckWithEnvoy(ctx, binary, text, format, f.scratch(), nil)
 }
 
 // scratch returns the directory for a temporary file: that of --out, where an init container may write, if anywhere.

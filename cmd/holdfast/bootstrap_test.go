@@ -11,15 +11,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/aymanbagabas/go-udiff"
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
@@ -391,33 +390,68 @@ func TestTheLastChangesByTheControlPlaneAreUsedWhileItIsAway(t *testing.T) {
 	}
 }
 
-// However long Envoy's reasons are, each change that is left out is named.
-func TestEachChangeThatIsLeftOutIsNamed(t *testing.T) {
-	dir := t.TempDir()
-	out, envoy := filepath.Join(dir, "envoy.json"), filepath.Join(dir, "envoy")
-	kept := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: xds.BootstrapType}
-	for _, name := range []string{"a", "b", "c"} {
-		body, err := anypb.New(&bootstrapv3.Bootstrap{HeaderPrefix: "x-" + name})
+// overlayServer is a control plane that changes bootstraps.
+type overlayServer struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	resources []*discoveryv3.Resource
+	answers   chan string // the NACKs, "" for an ACK
+}
+
+func (s *overlayServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	req, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: req.GetTypeUrl(), Nonce: "1", Resources: s.resources}); err != nil {
+		return err
+	}
+	if req, err = stream.Recv(); err == nil {
+		s.answers <- req.GetErrorDetail().GetMessage()
+	}
+	return err
+}
+
+// changing starts a control plane that changes bootstraps, and returns its flags. parts are in JSON, by their names.
+func changing(t *testing.T, parts ...[2]string) (server *overlayServer, flags []string) {
+	t.Helper()
+	server = &overlayServer{answers: make(chan string, 10)}
+	for i, p := range parts {
+		part := &bootstrapv3.Bootstrap{}
+		if err := protojson.Unmarshal([]byte(p[1]), part); err != nil {
+			t.Fatal(err)
+		}
+		body, err := anypb.New(part)
 		if err != nil {
 			t.Fatal(err)
 		}
-		kept.Resources = append(kept.Resources, &discoveryv3.Resource{Name: "000000 EnvoyFilter " + name, Resource: body})
+		server.resources = append(server.resources, &discoveryv3.Resource{Name: fmt.Sprintf("%06d EnvoyFilter %s", i, p[0]), Resource: body})
 	}
-	text, err := proto.Marshal(kept)
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.WriteFile(out+".upstream-overlay", text, 0o600),
-		os.WriteFile(envoy, []byte("#!/bin/sh\necho "+strings.Repeat("x", 5000)+"\nexit 1\n"), 0o700)); err != nil {
+	g := grpc.NewServer()
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, server)
+	go func() { _ = g.Serve(lis) }()
+	t.Cleanup(g.Stop)
+	return server, []string{"--upstream", lis.Addr().String(), "--upstream-plaintext", "--upstream-overlay", "require", "--upstream-overlay-timeout", "20s"}
+}
+
+// script writes a program.
+func script(t *testing.T, name, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = silent.Close() }()
-	got := running(t, "--out", out, "--envoy-binary", envoy, "--upstream", silent.Addr().String(), "--upstream-plaintext",
-		"--upstream-overlay", "try", "--upstream-overlay-timeout", "50ms")
+	return file
+}
+
+// However long Envoy's reasons are, each change that is left out is named.
+func TestEachChangeThatIsLeftOutIsNamed(t *testing.T) {
+	_, flags := changing(t, [2]string{"a", `{"header_prefix": "x-a"}`}, [2]string{"b", `{"header_prefix": "x-b"}`}, [2]string{"c", `{"header_prefix": "x-c"}`})
+	envoy := script(t, "envoy", "grep -q header_prefix $4 && echo "+strings.Repeat("x", 5000)+" && exit 1\nexit 0")
+	got := running(t, append(flags, "--out", filepath.Join(t.TempDir(), "envoy.json"), "--envoy-binary", envoy)...)
 	for _, name := range []string{"a", "b", "c"} {
 		if got.code != 0 || !strings.Contains(got.errors, "EnvoyFilter "+name+" is left out: ") {
 			t.Errorf("exit %d, %s is not named in\n%s", got.code, name, got.errors)
@@ -428,43 +462,80 @@ func TestEachChangeThatIsLeftOutIsNamed(t *testing.T) {
 // A start that is ended while Envoy checks the changes has judged none of them: it writes nothing, and what was kept stays.
 func TestAnInterruptedCheckOfChangesLosesNone(t *testing.T) {
 	dir := t.TempDir()
-	out, started, envoy := filepath.Join(dir, "envoy.json"), filepath.Join(dir, "started"), filepath.Join(dir, "envoy")
-	body, err := anypb.New(&bootstrapv3.Bootstrap{StatsFlushInterval: durationpb.New(7 * time.Second)})
-	if err != nil {
+	out, started := filepath.Join(dir, "envoy.json"), filepath.Join(dir, "started")
+	_, flags := changing(t, [2]string{"a", `{"stats_flush_interval": "7s"}`})
+	envoy := script(t, "envoy", ": >"+started+"\nexec sleep 60")
+	const kept = "what was kept"
+	if err := errors.Join(os.WriteFile(out+".upstream-overlay", []byte(kept), 0o600), syscall.Mkfifo(started, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	kept, err := proto.Marshal(&discoveryv3.DeltaDiscoveryResponse{
-		TypeUrl: xds.BootstrapType, Resources: []*discoveryv3.Resource{{Name: "000000 EnvoyFilter a/1", Resource: body}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.WriteFile(out+".upstream-overlay", kept, 0o600), syscall.Mkfifo(started, 0o600),
-		os.WriteFile(envoy, []byte("#!/bin/sh\n: >"+started+"\nexec sleep 60\n"), 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = silent.Close() }()
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		_, _ = os.ReadFile(started) // until the check has begun
 		cancel()
 	}()
 	var stdout, stderr strings.Builder
-	code := execute(ctx, process{stdout: &stdout, stderr: &stderr}, []string{
-		"bootstrap", "--node-id", "i", "--node-cluster", "c", "--out", out, "--envoy-binary", envoy,
-		"--upstream", silent.Addr().String(), "--upstream-plaintext", "--upstream-overlay", "require", "--upstream-overlay-timeout", "50ms",
-	})
+	code := execute(ctx, process{stdout: &stdout, stderr: &stderr}, append([]string{"bootstrap", "--node-id", "i", "--node-cluster", "c", "--out", out, "--envoy-binary", envoy}, flags...))
 	if code != 1 || strings.Contains(stderr.String(), "left out") {
 		t.Errorf("exit %d\n%s", code, stderr.String())
 	}
 	if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a bootstrap was written: %v", err)
 	}
-	if got := content(t, out+".upstream-overlay"); got != string(kept) {
+	if got := content(t, out+".upstream-overlay"); got != kept {
 		t.Errorf("kept %q, want %q", got, kept)
+	}
+}
+
+// Changes are judged as the file will be: with the overlays, and by an Envoy that answers. Its environment is not for them.
+func TestChangesAreJudgedWithTheOverlays(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const cluster = `{"static_resources": {"clusters": [{"name": "NAME", "type": "STATIC", "connect_timeout": "1s"}]}}`
+	named := func(name string) [2]string { return [2]string{name, strings.Replace(cluster, "NAME", name, 1)} }
+	overlay := file("mine.json", strings.Replace(cluster, "NAME", "mine", 1))
+	out := filepath.Join(dir, "envoy.json")
+	t.Setenv("SECRET_OF_THE_POD", "x")
+
+	server, flags := changing(t, named("mine"), named("theirs"))
+	got := running(t, append(flags, "--out", out, "--overlay", overlay, "--envoy-binary", script(t, "envoy", `test -z "$SECRET_OF_THE_POD"`))...)
+	if text := content(t, out); got.code != 0 || strings.Count(text, `"mine"`) != 1 || !strings.Contains(text, `"theirs"`) {
+		t.Errorf("%+v\n%s", got, text)
+	}
+	if nack := <-server.answers; !strings.Contains(nack, `EnvoyFilter mine is left out`) || !strings.Contains(nack, `"mine" is there twice`) {
+		t.Errorf("answer %q", nack)
+	}
+	if info, err := os.Stat(out + ".upstream-overlay"); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file of the changes: %v, %v", info.Mode(), err)
+	}
+
+	// Without an answer of Envoy nothing is known, and what was kept is used.
+	before := content(t, out+".upstream-overlay")
+	_, flags = changing(t, named("new"))
+	got = running(t, append(flags, "--out", out, "--overlay", overlay, "--envoy-binary", script(t, "envoy", "kill -9 $$"), "--upstream-overlay-timeout", "1s")...)
+	if text := content(t, out); got.code != 0 || !strings.Contains(text, `"theirs"`) || strings.Contains(text, `"new"`) || !strings.Contains(got.errors, "the changes cannot be checked") || content(t, out+".upstream-overlay") != before {
+		t.Errorf("%+v\n%s", got, text)
+	}
+
+	// An Envoy that rejects the bootstrap without the changes says nothing about them.
+	_, flags = changing(t, named("new"))
+	got = running(t, append(flags, "--out", out, "--overlay", overlay, "--envoy-binary", script(t, "envoy", "exit 1"))...)
+	if text := content(t, out); got.code != 0 || !strings.Contains(text, `"new"`) || !strings.Contains(got.errors, "Envoy rejects the bootstrap also without the changes") {
+		t.Errorf("%+v\n%s", got, text)
+	}
+
+	// An answer that cannot be read is none: the next control plane is asked.
+	liar, lies := changing(t, named("a"))
+	liar.resources[0].Resource.TypeUrl = "type.googleapis.com/google.protobuf.Duration"
+	_, flags = changing(t, named("new"))
+	got = running(t, append(append(lies[:2], flags...), "--out", out, "--overlay", overlay, "--envoy-binary", script(t, "envoy", "exit 0"))...)
+	if text := content(t, out); got.code != 0 || !strings.Contains(text, `"new"`) {
+		t.Errorf("%+v\n%s", got, text)
 	}
 }

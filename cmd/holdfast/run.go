@@ -224,6 +224,9 @@ func (f *runFlags) writeBootstrap(ctx context.Context, environ []string, c *comm
 	if drain, given := f.written.flags.istio.drain(); given && !c.given("drain-timeout") && !c.given("drain-min") {
 		f.cfg.Envoy.Draining.Timeout, f.cfg.Envoy.Draining.Min = drain, min(drain, f.cfg.Envoy.Draining.Min)
 	}
+	if trial := f.written.flags.trial; trial != nil {
+		f.cfg.Envoy.Trial = trial
+	}
 	f.cfg.Envoy.Admin = "" // a template or an overlay may have another one than --envoy-admin
 	f.cfg.Node, err = bootstrap.ReadNode(f.bootstrap)
 	return line, err

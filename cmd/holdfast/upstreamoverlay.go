@@ -1,10 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +20,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/internal/atomicfile"
+	"github.com/holdfast-xds/holdfast/internal/environ"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/internal/wake"
@@ -35,8 +40,12 @@ const (
 	overlayTimeout = 10 * time.Second
 	// overlayRetry is the pause before all control planes are asked again.
 	overlayRetry = 500 * time.Millisecond
-	// overlaySuffix is appended to --out for the file of what the control plane gave last.
+	// overlaySuffix is appended to --out for the file of what the control plane gave last, and trialSuffix to that for what
+	// no Envoy has run with yet.
 	overlaySuffix = ".upstream-overlay"
+	trialSuffix   = ".trial"
+	// maxDeaths is how often Envoy must crash before it is live for the changes to be withdrawn.
+	maxDeaths = 3
 )
 
 // upstreamOverlay are the flags of changes to the bootstrap that a control plane serves (xds.BootstrapType).
@@ -92,7 +101,7 @@ func (o *upstreamOverlay) clients() (clients []*upstream.ADS, err error) {
 }
 
 // fetch asks the control planes, again and again, until one answers or the time is over.
-func (o *upstreamOverlay) fetch(ctx context.Context, node *corev3.Node, accept func([]*discoveryv3.Resource) error) error {
+func (o *upstreamOverlay) fetch(ctx context.Context, node *corev3.Node, accept func(context.Context, []*discoveryv3.Resource) (nack, err error)) error {
 	clients, err := o.clients()
 	if err != nil {
 		return err
@@ -123,56 +132,131 @@ func remaining(ctx context.Context) time.Duration {
 	return max(time.Until(end), 0)
 }
 
-// mergeUpstream merges what the control plane changes in a bootstrap. What cannot be merged is left out, and told to the
-// control plane and to the user.
-func (f *bootstrapFlags) mergeUpstream(ctx context.Context, made *bootstrapv3.Bootstrap) (*bootstrapv3.Bootstrap, error) {
+// mergeUpstream merges what the control plane changes in a bootstrap, to which overlays will be applied. What cannot be merged
+// is left out, and told to the control plane and to the user.
+func (f *bootstrapFlags) mergeUpstream(ctx context.Context, made *bootstrapv3.Bootstrap, overlays []bootstrap.Overlay) (*bootstrapv3.Bootstrap, error) {
 	if f.upstream.mode == overlayNo {
 		return made, nil
 	}
-	validate, err := f.validator(ctx)
+	binary, err := f.envoyBinary()
 	if err != nil {
 		return nil, err
 	}
-	merged := made
-	merge := func(resources []*discoveryv3.Resource) error {
-		parts, unread := partsOf(resources)
-		var taken []bootstrap.Part
+	var merged *bootstrapv3.Bootstrap
+	var taken []bootstrap.Part
+	failure := f.upstream.fetch(ctx, nodeForBootstrap(made.GetNode()), func(ctx context.Context, resources []*discoveryv3.Resource) (nack, err error) {
+		parts, err := partsOf(resources)
+		if err != nil {
+			return nil, err
+		}
 		var left []error
-		merged, taken, left = bootstrap.MergeParts(made, parts, validate)
-		if ctx.Err() != nil {
-			return ctx.Err() // Envoy was stopped while it checked, which says nothing about any part
+		if merged, taken, left, err = bootstrap.MergeParts(made, parts, f.checkMerged(ctx, made, overlays, binary)); err != nil {
+			return nil, fmt.Errorf("the changes cannot be checked: %w", err)
 		}
-		left = append(unread, left...)
-		for _, err := range left { // one by one, because a line is shortened
-			f.warn("of the changes by the control plane " + redact.Line(err.Error()))
-		}
-		f.keepUpstream(taken)
-		return errors.Join(left...)
-	}
-	failure := f.upstream.fetch(ctx, nodeForBootstrap(made.GetNode()), merge)
-	if ctx.Err() != nil {
+		f.warnLeft(left)
+		return errors.Join(left...), nil
+	})
+	switch {
+	case ctx.Err() != nil:
 		return nil, failed(ctx.Err())
-	}
-	if failure == nil {
+	case failure == nil && !f.diedOf(taken):
+		f.keepUpstream(taken, made, overlays)
 		return merged, nil
+	case failure == nil:
+		f.warn("Envoy crashed with these changes by the control plane before it was live, at an earlier start: those before them are used until they change")
 	}
 	last, err := f.lastUpstream()
 	switch {
 	case err == nil:
-		f.warn(fmt.Sprintf("the control plane cannot be asked for changes to the bootstrap, those of the last time are used: %v", failure))
-		_ = merge(last) // what is left out was told
-		if ctx.Err() != nil {
-			return nil, failed(ctx.Err())
+		if failure != nil {
+			f.warn(fmt.Sprintf("the control plane cannot be asked for changes to the bootstrap, those of the last time are used: %v", failure))
 		}
+		merged, taken := f.mergeLast(made, overlays, last)
+		f.keepUpstream(taken, made, overlays) // it may have had no Envoy yet
 		return merged, nil
 	case !errors.Is(err, fs.ErrNotExist):
 		f.warn(fmt.Sprintf("the changes that the control plane made last cannot be read: %v", err))
 	}
-	if f.upstream.mode == overlayRequire {
+	switch {
+	case failure == nil:
+		return made, nil
+	case f.upstream.mode == overlayRequire:
 		return nil, failed(fmt.Errorf("--upstream-overlay require: no control plane has answered within %s:\n%w", f.upstream.timeout, failure))
 	}
 	f.warn(fmt.Sprintf("the control plane cannot be asked for changes to the bootstrap, which has none: %v", failure))
 	return made, nil
+}
+
+// warnLeft tells the user what is left out: one by one, because a line is shortened.
+func (f *bootstrapFlags) warnLeft(left []error) {
+	for _, err := range left {
+		f.warn("of the changes by the control plane " + redact.Line(err.Error()))
+	}
+}
+
+// mergeLast merges what was merged at an earlier start, when an Envoy has checked it.
+func (f *bootstrapFlags) mergeLast(made *bootstrapv3.Bootstrap, overlays []bootstrap.Overlay, last []*discoveryv3.Resource) (*bootstrapv3.Bootstrap, []bootstrap.Part) {
+	parts, err := partsOf(last)
+	if err != nil {
+		f.warn(fmt.Sprintf("the changes that the control plane made last cannot be read: %v", err))
+		return made, nil
+	}
+	merged, taken, left, _ := bootstrap.MergeParts(made, parts, func(b *bootstrapv3.Bootstrap) error { return checkRules(b, overlays) })
+	f.warnLeft(left)
+	return merged, taken
+}
+
+// checkRules checks a bootstrap with its overlays by what is known without Envoy.
+func checkRules(b *bootstrapv3.Bootstrap, overlays []bootstrap.Overlay) error {
+	final, err := bootstrap.Apply(b, overlays...)
+	if err == nil {
+		_, err = bootstrap.Check(final)
+	}
+	if err == nil {
+		_, err = bootstrap.Encode(final, bootstrap.JSON) // a message of a type that is not known cannot be written
+	}
+	return err
+}
+
+// checkMerged returns how a bootstrap with changes of the control plane is checked, until ctx ends. A control plane changes all
+// bootstraps of a mesh at once: an Envoy is asked whenever there is one, "" for none, unless it rejects the bootstrap without
+// the changes as well.
+func (f *bootstrapFlags) checkMerged(ctx context.Context, made *bootstrapv3.Bootstrap, overlays []bootstrap.Overlay, binary string) func(*bootstrapv3.Bootstrap) error {
+	ask := func(b *bootstrapv3.Bootstrap) error {
+		final, err := bootstrap.Apply(b, overlays...)
+		if err != nil {
+			return err
+		}
+		text, err := bootstrap.Encode(final, bootstrap.JSON)
+		if err != nil {
+			return err
+		}
+		return bootstrap.CheckWithEnvoy(ctx, binary, text, bootstrap.JSON, f.scratch(), environ.Minimal())
+	}
+	blamed := false // the bootstrap without changes was looked at
+	return func(b *bootstrapv3.Bootstrap) error {
+		err := checkRules(b, overlays)
+		if err == nil && binary != "" {
+			err = ask(b)
+		}
+		if err == nil || blamed {
+			return err
+		}
+		blamed = true
+		if base := checkRules(made, overlays); base != nil {
+			return &bootstrap.NotCheckedError{Err: base}
+		}
+		if binary == "" {
+			return err
+		}
+		base := ask(made)
+		if _, unknown := errors.AsType[*bootstrap.NotCheckedError](base); base == nil || unknown {
+			return cmp.Or(base, err)
+		}
+		f.warn(fmt.Sprintf("Envoy rejects the bootstrap also without the changes by the control plane, which are therefore checked by the rules of its API alone: %s", redact.Line(base.Error())))
+		binary = ""
+		return checkRules(b, overlays)
+	}
 }
 
 // nodeForBootstrap returns the node without what registers a workload: that begins when its Envoy connects.
@@ -183,33 +267,16 @@ func nodeForBootstrap(node *corev3.Node) *corev3.Node {
 }
 
 // partsOf reads parts of a bootstrap.
-func partsOf(resources []*discoveryv3.Resource) (parts []bootstrap.Part, unread []error) {
+func partsOf(resources []*discoveryv3.Resource) (parts []bootstrap.Part, err error) {
 	for _, r := range resources {
 		_, name, _ := strings.Cut(r.GetName(), " ") // without the place in the order
 		p := bootstrap.Part{Name: name, Bootstrap: &bootstrapv3.Bootstrap{}}
 		if err := r.GetResource().UnmarshalTo(p.Bootstrap); err != nil {
-			unread = append(unread, fmt.Errorf("%s is left out: it is no part of a bootstrap: %w", p.Name, err))
-			continue
+			return nil, fmt.Errorf("the resource %q is no part of a bootstrap: %w", r.GetName(), err)
 		}
 		parts = append(parts, p)
 	}
-	return parts, unread
-}
-
-// validator returns a function with which an Envoy checks a bootstrap; nil if there is no Envoy. A control plane changes
-// all bootstraps of a mesh at once: an Envoy is asked whenever there is one.
-func (f *bootstrapFlags) validator(ctx context.Context) (func(*bootstrapv3.Bootstrap) error, error) {
-	binary, err := f.envoyBinary()
-	if err != nil || binary == "" {
-		return nil, err
-	}
-	return func(b *bootstrapv3.Bootstrap) error {
-		text, err := bootstrap.Encode(b, bootstrap.JSON)
-		if err != nil {
-			return err
-		}
-		return bootstrap.CheckWithEnvoy(ctx, binary, text, bootstrap.JSON, f.scratch())
-	}, nil
+	return parts, nil
 }
 
 // upstreamFile returns the file of what the control plane changed last; "" for none.
@@ -220,42 +287,137 @@ func (f *bootstrapFlags) upstreamFile() string {
 	return f.out + overlaySuffix
 }
 
-// keepUpstream keeps what the control plane changes for a start without it.
-func (f *bootstrapFlags) keepUpstream(parts []bootstrap.Part) {
+// keepUpstream keeps what the control plane changes for a start without it. If this agent runs the Envoy, it is kept once an
+// Envoy was live with it.
+func (f *bootstrapFlags) keepUpstream(parts []bootstrap.Part, made *bootstrapv3.Bootstrap, overlays []bootstrap.Overlay) {
 	file := f.upstreamFile()
 	if file == "" || f.print || f.diff {
 		return
 	}
-	kept := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: xds.BootstrapType}
-	for i, p := range parts {
-		packed, err := anypb.New(p.Bootstrap)
-		if err != nil {
-			continue // it came from the wire
-		}
-		kept.Resources = append(kept.Resources, &discoveryv3.Resource{Name: fmt.Sprintf("%06d %s", i, p.Name), Resource: packed})
+	record := recordOf(parts)
+	if last, err := readRecord(file); err == nil && sameParts(last, record) {
+		return
 	}
-	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(kept)
+	if !f.runsEnvoy {
+		f.writeRecord(file, record)
+		return
+	}
+	if trial, err := readRecord(file + trialSuffix); err == nil && sameParts(trial, record) {
+		record.SystemVersionInfo = trial.GetSystemVersionInfo() // how often Envoy has crashed with it
+	}
+	f.writeRecord(file+trialSuffix, record)
+	f.trial = &overlayTrial{flags: f, file: file, record: record, made: made, overlays: overlays}
+}
+
+// diedOf reports whether Envoy has crashed so often with changes, before it was live, that they are withdrawn.
+func (f *bootstrapFlags) diedOf(parts []bootstrap.Part) bool {
+	file := f.upstreamFile()
+	if file == "" || !f.runsEnvoy {
+		return false
+	}
+	trial, err := readRecord(file + trialSuffix)
+	return err == nil && sameParts(trial, recordOf(parts)) && deaths(trial) >= maxDeaths
+}
+
+// lastUpstream returns what keepUpstream kept or, if that is nothing, what is on trial and has done no harm yet;
+// fs.ErrNotExist for nothing.
+func (f *bootstrapFlags) lastUpstream() ([]*discoveryv3.Resource, error) {
+	file := f.upstreamFile()
+	if file == "" {
+		return nil, fs.ErrNotExist
+	}
+	record, err := readRecord(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		if trial, trialErr := readRecord(file + trialSuffix); trialErr == nil && deaths(trial) == 0 {
+			return trial.GetResources(), nil
+		}
+	}
+	return record.GetResources(), err
+}
+
+// writeRecord writes parts of a bootstrap, which may have secrets, to a file that only this user may read.
+func (f *bootstrapFlags) writeRecord(file string, record *discoveryv3.DeltaDiscoveryResponse) {
+	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(record)
 	if err == nil {
-		err = atomicfile.Write(file, text, f.mode)
+		err = atomicfile.Write(file, text, 0o600)
 	}
 	if err != nil {
 		f.warn(fmt.Sprintf("the changes by the control plane cannot be kept for a start without it: %v", err))
 	}
 }
 
-// lastUpstream returns what keepUpstream kept; fs.ErrNotExist for nothing.
-func (f *bootstrapFlags) lastUpstream() ([]*discoveryv3.Resource, error) {
-	file := f.upstreamFile()
-	if file == "" {
-		return nil, fs.ErrNotExist
+// recordOf returns parts as they are kept.
+func recordOf(parts []bootstrap.Part) *discoveryv3.DeltaDiscoveryResponse {
+	record := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: xds.BootstrapType}
+	for i, p := range parts {
+		packed, err := anypb.New(p.Bootstrap)
+		if err != nil {
+			continue // it came from the wire
+		}
+		record.Resources = append(record.Resources, &discoveryv3.Resource{Name: fmt.Sprintf("%06d %s", i, p.Name), Resource: packed})
 	}
+	return record
+}
+
+func readRecord(file string) (*discoveryv3.DeltaDiscoveryResponse, error) {
 	text, err := userfile.Read(file)
 	if err != nil {
 		return nil, err
 	}
-	kept := &discoveryv3.DeltaDiscoveryResponse{}
-	if err := proto.Unmarshal(text, kept); err != nil || kept.GetTypeUrl() != xds.BootstrapType {
+	record := &discoveryv3.DeltaDiscoveryResponse{}
+	if err := proto.Unmarshal(text, record); err != nil || record.GetTypeUrl() != xds.BootstrapType {
 		return nil, fmt.Errorf("%s is not a file that holdfast has written", file)
 	}
-	return kept.GetResources(), nil
+	return record, nil
+}
+
+func sameParts(a, b *discoveryv3.DeltaDiscoveryResponse) bool {
+	return slices.EqualFunc(a.GetResources(), b.GetResources(), func(x, y *discoveryv3.Resource) bool { return proto.Equal(x, y) })
+}
+
+// deaths returns how often Envoy has crashed with a record before it was live.
+func deaths(record *discoveryv3.DeltaDiscoveryResponse) int {
+	n, _ := strconv.Atoi(record.GetSystemVersionInfo())
+	return n
+}
+
+// overlayTrial is the first run of an Envoy with changes by the control plane: an envoy.Trial. What Envoy's own check accepts
+// may still end it, such as an address that is in use.
+type overlayTrial struct {
+	flags    *bootstrapFlags
+	file     string
+	record   *discoveryv3.DeltaDiscoveryResponse
+	made     *bootstrapv3.Bootstrap
+	overlays []bootstrap.Overlay
+}
+
+// Lived keeps the changes.
+func (t *overlayTrial) Lived() {
+	t.record.SystemVersionInfo = ""
+	t.flags.writeRecord(t.file, t.record)
+	if err := os.Remove(t.file + trialSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.flags.warn(fmt.Sprintf("after the trial of the changes by the control plane: %v", err))
+	}
+}
+
+// Died counts the crash, and after maxDeaths writes the bootstrap with the changes before, or none.
+func (t *overlayTrial) Died() (over bool) {
+	n := deaths(t.record) + 1
+	t.record.SystemVersionInfo = strconv.Itoa(n)
+	t.flags.writeRecord(t.file+trialSuffix, t.record)
+	if n < maxDeaths {
+		return false
+	}
+	last, _ := t.flags.lastUpstream()
+	before, _ := t.flags.mergeLast(t.made, t.overlays, last)
+	final, err := bootstrap.Apply(before, t.overlays...)
+	if err == nil {
+		err = t.flags.writeFile(final)
+	}
+	if err != nil {
+		t.flags.warn(fmt.Sprintf("Envoy crashes with the changes by the control plane, and the bootstrap without them cannot be written: %v", err))
+		return false
+	}
+	t.flags.warn(fmt.Sprintf("Envoy crashed %d times with the changes by the control plane before it was live: the bootstrap is written with those before them, until they change", n))
+	return true
 }

@@ -42,6 +42,7 @@ func (o *ownBootstrap) write(ctx context.Context, log *slog.Logger, environ []st
 	if (f.validate || f.upstream.mode != overlayNo) && f.envoy == "" && len(child) > 0 {
 		f.envoy = child[0]
 	}
+	f.runsEnvoy = len(child) > 0
 	if err := f.run(ctx, environ); err != nil {
 		return "", nil, err
 	}

@@ -24,3 +24,16 @@ func ForChild() []string {
 		return strings.HasPrefix(pair, Prefix) || slices.Contains(systemd, name)
 	})
 }
+
+// minimal are the variables that a program may need to run at all.
+var minimal = []string{"PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH"}
+
+// Minimal returns the variables of this process that a program may need to run at all, for one that somebody else's
+// configuration may make read them.
+func Minimal() []string {
+	pairs := slices.DeleteFunc(os.Environ(), func(pair string) bool {
+		name, _, _ := strings.Cut(pair, "=")
+		return !slices.Contains(minimal, name)
+	})
+	return append([]string{}, pairs...) // not nil, which means all of them to package os/exec
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -54,8 +55,9 @@ type registry struct {
 	mu      sync.Mutex
 	streams []string
 	cut     chan struct{} // closed to end all streams
-	// minds ends a stream at a report; silently without the name of the type. A slow one answers after a while.
-	minds, slow, silently bool
+	// minds ends a stream at a report; silently without the name of the type, and with ok without an error. A slow one
+	// answers after a while.
+	minds, slow, silently, ok bool
 	// listeners lets the clients ask for listeners, too, which are not answered.
 	listeners bool
 	// away lets nobody connect.
@@ -84,8 +86,11 @@ func (s *registry) takes(typeURL, nonce string, detail *statuspb.Status) (answer
 	s.note(word)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.minds {
+	switch {
+	case !s.minds:
 		return false, nil
+	case s.ok:
+		return false, io.EOF
 	}
 	what := typeURL
 	if s.silently {
@@ -120,6 +125,9 @@ func (s *registry) serve(recv func() (answer bool, err error), send func() error
 	for {
 		select {
 		case err := <-ended:
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
 			return err
 		case <-cut:
 			return status.Error(codes.Unavailable, "it is cut")
@@ -128,6 +136,9 @@ func (s *registry) serve(recv func() (answer bool, err error), send func() error
 		if s.slow {
 			select {
 			case err := <-ended:
+				if errors.Is(err, io.EOF) {
+					err = nil
+				}
 				return err
 			case <-time.After(100 * time.Millisecond):
 			}
@@ -332,4 +343,24 @@ func TestAReportIsBlamedBeforeATypeOfTheConfiguration(t *testing.T) {
 			t.Errorf("told %q, want that the last of few streams has CDS and LDS", told)
 		}
 	})
+}
+
+// A server may end streams at reports without saying why: after three such streams Envoy's configuration comes first.
+func TestStreamsThatEndAtReportsWithoutAnErrorEndTheReports(t *testing.T) {
+	for _, slow := range []bool{false, true} {
+		t.Run(fmt.Sprint("answers first: ", !slow), func(t *testing.T) {
+			reporting(t, 1, func(s *registry) { s.minds, s.ok, s.slow = true, true, slow }, func(w *workload, all []*registry) {
+				w.set("refused")
+				time.Sleep(25 * time.Second)
+				streams := strings.Split(all[0].told(), " | ")
+				if last := streams[len(streams)-1]; len(streams) > 6 || strings.Contains(last, "refused") || !strings.Contains(last, "CDS") {
+					t.Errorf("in 25 s: %q", streams)
+				}
+				time.Sleep(time.Hour)
+				if n := strings.Count(all[0].told(), "refused"); n > 21 || n == 0 {
+					t.Errorf("%d reports in an hour", n)
+				}
+			})
+		})
+	}
 }

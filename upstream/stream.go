@@ -63,7 +63,9 @@ type server struct {
 	// reportLate is that of session.Config: a stream on which the health of the workload was reported has ended before
 	// anything was answered.
 	reportLate bool
-	last       time.Time // when the last response came
+	// endedAtReport is how many streams in a row have ended soon after a report of health, whatever they ended with.
+	endedAtReport int
+	last          time.Time // when the last response came
 }
 
 type exclusion struct {
@@ -172,6 +174,7 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, sta
 	s.versions, s.rechecks = versions, rechecks
 	s.mu.Unlock()
 	s.excludeCulprit(st, err)
+	s.excludeReports(st, err)
 	return err
 }
 
@@ -229,6 +232,33 @@ func (s *server) excludeCulprit(st *stream, err error) {
 		}
 		st.state.Apply(update, nil)
 	}
+}
+
+// maxEndedAtReport is how many streams in a row may end soon after a report before reports are excluded.
+const maxEndedAtReport = 3
+
+// excludeReports excludes the reports of health if one stream after the other ends soon after a report. A server may end
+// them with any status, also with OK, and Envoy needs its configuration more than the server needs the reports.
+func (s *server) excludeReports(st *stream, err error) {
+	st.mu.Lock()
+	reported := st.machine.Reported()
+	st.mu.Unlock()
+	s.mu.Lock()
+	if reported.IsZero() || time.Since(reported) > blamedFor || errors.Is(err, errReopen) {
+		s.endedAtReport = 0
+		s.mu.Unlock()
+		return
+	}
+	s.endedAtReport++
+	if s.endedAtReport < maxEndedAtReport || time.Now().Before(s.excluded[xds.HealthType].until) {
+		s.mu.Unlock()
+		return
+	}
+	excluded := s.excluded[xds.HealthType]
+	pause := min(minExclusion<<min(excluded.times, 10), maxExclusion)
+	s.excluded[xds.HealthType], s.endedAtReport = exclusion{times: excluded.times + 1, until: time.Now().Add(pause)}, 0
+	s.mu.Unlock()
+	s.log.Warn("health of the workload not reported for now, because one stream after the other ends soon after a report", "left_out_for", pause, "err", s.hide(err))
 }
 
 // culprit returns the type because of which the server may have ended the stream with a message, and

@@ -60,37 +60,56 @@ func (rec record) health() (health, error) {
 }
 
 // Load reads the workloads that had registered before a restart from a file, in which Keep keeps them. They stay for
-// RestartGrace. A file that does not exist has none.
+// RestartGrace. A file that does not exist has none. One that is damaged is set aside under the name FILE.damaged, and has
+// none: workloads are known once their proxies have connected, and a control plane that does not start would know nobody.
 func (r *Registrar) Load(path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("register: %w", err)
 	}
-	damaged := func(err error) error {
-		return fmt.Errorf("register: %s: %w; repair the file, or remove it: workloads are then known once their proxies have connected", path, err)
-	}
-	var records []record
+	var members []loaded
 	if err == nil {
-		if err := json.Unmarshal(text, &records); err != nil {
-			return damaged(err)
+		if members, err = parse(text); err != nil {
+			r.log.Error("the file of the registered workloads is damaged, and set aside: they are known once their proxies have connected", "file", path+".damaged", "err", err)
+			if err := os.Rename(path, path+".damaged"); err != nil {
+				return fmt.Errorf("register: %w", err)
+			}
 		}
 	}
 	r.events.Lock()
 	defer r.events.Unlock()
 	r.path = path
-	for _, rec := range records {
-		p, err := rec.proxy()
-		if err != nil {
-			return damaged(err)
-		}
-		m := r.memberOf(p)
-		m.proxy = p
-		if m.health, err = rec.health(); err != nil {
-			return damaged(err)
-		}
+	for _, one := range members {
+		m := r.memberOf(one.proxy)
+		m.proxy, m.health = one.proxy, one.health
 		r.leave(m, RestartGrace)
 	}
 	return nil
+}
+
+// loaded is a workload of the file.
+type loaded struct {
+	proxy  *proxy.Proxy
+	health health
+}
+
+// parse reads the content of a file, as a whole.
+func parse(text []byte) (out []loaded, err error) {
+	var records []record
+	if err := json.Unmarshal(text, &records); err != nil {
+		return nil, err
+	}
+	for _, rec := range records {
+		var one loaded
+		if one.proxy, err = rec.proxy(); err != nil {
+			return nil, err
+		}
+		if one.health, err = rec.health(); err != nil {
+			return nil, err
+		}
+		out = append(out, one)
+	}
+	return out, nil
 }
 
 func (rec record) proxy() (*proxy.Proxy, error) {

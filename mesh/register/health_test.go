@@ -291,10 +291,28 @@ func TestAFileWithoutHealthHasEndpoints(t *testing.T) {
 		}
 		r.put(withProbe)
 		r.want("none > true Healthy=True no report has come yet; the workload was an endpoint before it had a probe")
-		if err := read(r, `, "health": "fine"`); err == nil || !strings.Contains(err.Error(), `workloads.json: the health "fine" is not unknown, healthy or unhealthy; repair the file, or remove it`) {
-			t.Errorf("error %v", err)
-		}
 	})
+}
+
+// A damaged file does not keep the control plane from starting, and is not lost.
+func TestADamagedFileIsSetAside(t *testing.T) {
+	for _, text := range []string{"", "[", "{}", `[{"address": "nowhere"}]`, `[{"address": "10.0.0.1", "group": "web", "namespace": "shop"}, {"address": "10.0.0.2", "health": "fine"}]`} {
+		file := filepath.Join(t.TempDir(), "workloads.json")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		on(t, func(r *rig) {
+			if err := r.Load(file); err != nil {
+				t.Errorf("%s: %v", text, err)
+			}
+			if len(r.members) > 0 {
+				t.Errorf("%s: %d workloads", text, len(r.members))
+			}
+		})
+		if got, err := os.ReadFile(file + ".damaged"); err != nil || string(got) != text {
+			t.Errorf("set aside: %q, %v", got, err)
+		}
+	}
 }
 
 func TestTheMessageOfAReportIsShortAndPrintable(t *testing.T) {

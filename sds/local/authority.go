@@ -12,6 +12,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -110,17 +111,19 @@ func (f failure) Error() string {
 
 func (f failure) Unwrap() error { return f.err }
 
-// failures returns which of several names an authority does not sign for; one failure if it signs nothing.
-func (a *Authority) failures(all []pki.Names, now time.Time) (out []failure) {
-	if err := a.try(nil, now); err != nil {
-		return []failure{{nil, err}}
-	}
-	for i := range all {
-		if err := a.try(&all[i], now); err != nil {
-			out = append(out, failure{&all[i], err})
+// failures yields which of several names an authority does not sign for; one failure if it signs nothing.
+func (a *Authority) failures(all []pki.Names, now time.Time) iter.Seq[failure] {
+	return func(yield func(failure) bool) {
+		if err := a.try(nil, now); err != nil {
+			yield(failure{nil, err})
+			return
+		}
+		for i := range all {
+			if err := a.try(&all[i], now); err != nil && !yield(failure{&all[i], err}) {
+				return
+			}
 		}
 	}
-	return out
 }
 
 // trialLifetime is the lifetime of certificates that are signed for a trial, and kept by nobody.

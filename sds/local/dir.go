@@ -130,11 +130,15 @@ func (d *Dir) consider(roots func([]*x509.Certificate)) error {
 	if p := d.proven; current == next && p.authority == next && now.Before(p.until) && slices.EqualFunc(p.names, names, pki.Names.Equal) {
 		return nil
 	}
-	failed := next.failures(names, now)
-	if current != next {
-		if i := slices.IndexFunc(failed, func(f failure) bool { return current != nil && current.try(f.names, now) == nil }); i >= 0 {
-			return fmt.Errorf("authority in %s: %w; the former authority stays in use, because it can", d.path, failed[i])
+	var failed []failure
+	for f := range next.failures(names, now) {
+		if current != next && current != nil && current.try(f.names, now) == nil {
+			return fmt.Errorf("authority in %s: %w; the former authority stays in use, because it can", d.path, f)
 		}
+		failed = append(failed, f)
+	}
+	if current != next {
+		d.warnIfShort(current, next, now)
 		for _, w := range next.Warnings() {
 			d.log.Warn(w, "dir", d.path)
 		}
@@ -147,6 +151,21 @@ func (d *Dir) consider(roots func([]*x509.Certificate)) error {
 	until, _ := next.validUntil(now) // it has signed
 	d.proven = trial{next, names, until}
 	return nil
+}
+
+// shortRest is the rest of an authority's time of which an operator should know when it takes the place of one with more.
+const shortRest = 7 * 24 * time.Hour
+
+// warnIfShort warns of an authority that soon signs nothing any more, and takes the place of one that would for longer.
+func (d *Dir) warnIfShort(current, next *Authority, now time.Time) {
+	until, err := next.validUntil(now)
+	if err != nil || until.Sub(now) > shortRest || current == nil {
+		return
+	}
+	if former, err := current.validUntil(now); err == nil && former.After(until) {
+		d.log.Warn("the new authority signs for a short time only, and the former one would for longer: replace it in time", "dir", d.path,
+			"not_after", until.UTC().Format(time.RFC3339), "former_not_after", former.UTC().Format(time.RFC3339))
+	}
 }
 
 // Issue signs a certificate. It first waits, until ctx ends, for the files to be read.

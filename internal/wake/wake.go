@@ -1,7 +1,7 @@
 // Package wake has what a goroutine needs that waits for the earlier of a signal and a time.
 //
 // A time is that of the next thing to do, and the zero time means never. Nothing here blocks, except
-// for Loop and Sleep. All functions may be called concurrently.
+// for Loop, Batch and Sleep. All functions may be called concurrently.
 package wake
 
 import (
@@ -50,6 +50,20 @@ func Loop(ctx context.Context, signals <-chan struct{}, work func() (next time.T
 		case <-signals:
 		}
 		Reset(timer, work())
+	}
+}
+
+// Batch calls work a delay after each signal, so that the signals of the meantime are one, until ctx ends. A signal that was
+// received is never lost: when ctx ends during the delay, work is called at once.
+func Batch(ctx context.Context, signals <-chan struct{}, delay time.Duration, work func()) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-signals:
+		}
+		Sleep(ctx, delay)
+		work()
 	}
 }
 

@@ -86,14 +86,7 @@ func NodeAddress(c *Config) string {
 }
 
 // SelectsNode reports whether labels that NodeSelector has returned select a Node.
-func SelectsNode(labels map[string]string, node *Config) bool {
-	for name, value := range labels {
-		if has, ok := node.Labels[name]; !ok || has != value {
-			return false
-		}
-	}
-	return true
-}
+func SelectsNode(labels map[string]string, node *Config) bool { return hasLabels(node.Labels, labels) }
 
 // validateNode checks the addresses at which a Node is reached from other networks. Only these and the labels are read.
 func validateNode(k *checker, node *corev1.Node) {

@@ -65,22 +65,7 @@ func TestGatewaysThatAreReachedAtNoNodeGetAWarning(t *testing.T) {
 		{"another port", nodes + service("{topology.istio.io/network: east, networking.istio.io/gatewayPort: '443'}", "{}", "type: NodePort, ports: [{port: 443, nodePort: 31443}]"), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			documents, broken := Read("f", []byte("apiVersion: v1\nkind: List\nitems:\n"+tc.spec))
-			if broken != nil {
-				t.Fatal(broken)
-			}
-			index := &Index{}
-			for _, d := range documents {
-				if d.Config == nil {
-					t.Fatal(d.Problems)
-				}
-				index.Put(d.Config)
-			}
-			var texts []string
-			for _, p := range References(index, DefaultDomain) {
-				texts = append(texts, p.String())
-			}
-			compare(t, texts, tc.want)
+			compare(t, referencesIn(t, "apiVersion: v1\nkind: List\nitems:\n"+tc.spec), tc.want)
 		})
 	}
 }

@@ -31,8 +31,13 @@ func (s scope) covers(o scope) bool {
 	if s.namespace != "" && s.namespace != o.namespace {
 		return false
 	}
-	for key, value := range s.labels {
-		if has, ok := o.labels[key]; !ok || has != value {
+	return hasLabels(o.labels, s.labels)
+}
+
+// hasLabels reports whether labels have all of a selector.
+func hasLabels(labels, selector map[string]string) bool {
+	for key, value := range selector {
+		if has, ok := labels[key]; !ok || has != value {
 			return false
 		}
 	}

@@ -23,7 +23,13 @@ items:
 // referencesOf returns the problems of the references of a VirtualService in a mesh.
 func referencesOf(t *testing.T, spec string) []string {
 	t.Helper()
-	documents, broken := Read("f", []byte(mesh+"- {apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: vs, namespace: a}, spec: "+spec+"}\n"))
+	return referencesIn(t, mesh+"- {apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: vs, namespace: a}, spec: "+spec+"}\n")
+}
+
+// referencesIn returns the problems of the references between documents.
+func referencesIn(t *testing.T, text string) []string {
+	t.Helper()
+	documents, broken := Read("f", []byte(text))
 	if broken != nil {
 		t.Fatal(broken)
 	}

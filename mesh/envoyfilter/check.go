@@ -4,13 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 )
 
 // The filters after which no other may come.
@@ -62,8 +60,12 @@ func brokenListener(l *listenerv3.Listener) error {
 				return err
 			}
 		}
-		if last >= 0 && slices.Contains(handingOn, filterType(c.GetFilters()[last].GetTypedConfig(), "network")) {
-			return fmt.Errorf("no filter of a chain handles its connections: the last one, %s, hands them on", c.GetFilters()[last].GetName())
+		if last < 0 {
+			continue
+		}
+		end := c.GetFilters()[last]
+		if kind, name := ownFilter(end.GetTypedConfig()); kind == "network" && slices.Contains(handingOn, name) {
+			return fmt.Errorf("no filter of a chain handles its connections: the last one, %s, hands them on", end.GetName())
 		}
 	}
 	return nil
@@ -78,17 +80,6 @@ var handingOn = []string{
 
 // answering are those of Envoy's HTTP filters that may answer requests as the last ones.
 var answering = []string{"router", "composite", "dynamic_modules", "file_server"}
-
-// filterType returns the name of one of Envoy's own filters of a kind in the type of its configuration, such as "rbac"; "" for
-// any other.
-func filterType(config *anypb.Any, kind string) string {
-	rest, _ := strings.CutPrefix(typeOf(config), "envoy.extensions.filters."+kind+".")
-	name, _, ok := strings.Cut(rest, ".")
-	if !ok || rest == typeOf(config) {
-		return ""
-	}
-	return name
-}
 
 // brokenManager checks what is in an HTTP connection manager.
 func brokenManager(f *listenerv3.Filter) error {
@@ -105,7 +96,7 @@ func brokenManager(f *listenerv3.Filter) error {
 		return fmt.Errorf("the filter %s must be the last HTTP filter: use INSERT_BEFORE", routerFilter)
 	}
 	last := filters[len(filters)-1]
-	if name := filterType(last.GetTypedConfig(), "http"); name != "" && !slices.Contains(answering, name) {
+	if kind, name := ownFilter(last.GetTypedConfig()); kind == "http" && !slices.Contains(answering, name) {
 		return fmt.Errorf("no HTTP filter answers requests: the last one, %s, hands them on", last.GetName())
 	}
 	return brokenRoutes(manager.GetRouteConfig())

@@ -103,12 +103,21 @@ func typeOf(config *anypb.Any) string {
 
 // wrongKind says that the configuration of a filter is that of one of Envoy's own filters of another kind than those wanted.
 func wrongKind(config *anypb.Any, want ...string) []Problem {
-	name := typeOf(config)
-	rest, ok := strings.CutPrefix(name, "envoy.extensions.filters.")
-	if kind, _, _ := strings.Cut(rest, "."); ok && !slices.Contains(want, kind) {
-		return []Problem{{"typed_config", fmt.Sprintf("%s is a filter of the kind %s, and here are those of the kind %s", name, kind, want[0])}}
+	if kind, _ := ownFilter(config); kind != "" && !slices.Contains(want, kind) {
+		return []Problem{{"typed_config", fmt.Sprintf("%s is a filter of the kind %s, and here are those of the kind %s", typeOf(config), kind, want[0])}}
 	}
 	return nil
+}
+
+// ownFilter returns the kind and the name in the type of a configuration of one of Envoy's own filters, such as "network" and
+// "rbac"; "" for any other.
+func ownFilter(config *anypb.Any) (kind, name string) {
+	rest, ok := strings.CutPrefix(typeOf(config), "envoy.extensions.filters.")
+	parts := strings.Split(rest, ".")
+	if !ok || len(parts) < 3 {
+		return "", ""
+	}
+	return parts[0], parts[1]
 }
 
 // own returns the rules that a message itself breaks, without those of the messages in it.

@@ -325,14 +325,12 @@ func (ls *outboundListeners) tlsChains(e *push.Egress, svc *service.Service, por
 					c.prefixes = m.GetDestinationSubnets()
 				}
 				c.filters = ls.tcpRoute(vs, route.GetRoute(), port)
-				if !slices.ContainsFunc(out, c.sameMatch) {
-					out = append(out, c)
-				}
+				out = append(out, c)
 			}
 		}
 	}
 	if len(out) > 0 {
-		return out
+		return distinct(out)
 	}
 	c := &chain{prefixes: prefixes, filters: ls.toService(svc, port)}
 	if svc.Resolution == service.DynamicDNS {

@@ -163,8 +163,9 @@ func taken(by []*sink, typeURL, name string, l *listenerv3.Listener) string {
 // AddsInbound reports whether patches add clusters or listeners to those for inbound connections. Whether these can be added
 // depends on what the proxy has for outbound ones.
 func (g *Generator) AddsInbound(v *proxy.View) bool {
-	set := g.snap.EnvoyFilters(v, networking.EnvoyFilter_CLUSTER, networking.EnvoyFilter_LISTENER)
-	return slices.ContainsFunc([]envoyfilter.ApplyTo{networking.EnvoyFilter_CLUSTER, networking.EnvoyFilter_LISTENER}, func(to envoyfilter.ApplyTo) bool {
+	kinds := []envoyfilter.ApplyTo{networking.EnvoyFilter_CLUSTER, networking.EnvoyFilter_LISTENER}
+	set := g.snap.EnvoyFilters(v, kinds...)
+	return slices.ContainsFunc(kinds, func(to envoyfilter.ApplyTo) bool {
 		return len(set.Added(networking.EnvoyFilter_SIDECAR_INBOUND, to)) > 0
 	})
 }

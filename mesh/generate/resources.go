@@ -2,6 +2,7 @@ package generate
 
 import (
 	"slices"
+	"sync"
 
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -143,14 +144,14 @@ func (g *Generator) Inbound(v *proxy.View) *Resources {
 		return newResources()
 	}
 	out := g.inboundSink(v)
-	out.others = func() []*sink {
+	out.others = sync.OnceValue(func() []*sink { // clusters and listeners may both be added
 		clusters, listeners := g.outboundClusterSink(v), g.outboundListenerSink(v)
 		inbound := []*sink{g.inboundSink(v)}
 		clusters.others, listeners.others = func() []*sink { return inbound }, func() []*sink { return inbound }
 		clusters.addOwn(xds.ClusterType, networking.EnvoyFilter_CLUSTER)
 		listeners.addOwn(xds.ListenerType, networking.EnvoyFilter_LISTENER)
 		return []*sink{clusters, listeners}
-	}
+	})
 	out.addOwn(xds.ClusterType, networking.EnvoyFilter_CLUSTER)
 	out.addOwn(xds.ListenerType, networking.EnvoyFilter_LISTENER)
 	return out.Resources

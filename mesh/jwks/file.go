@@ -2,7 +2,6 @@ package jwks
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/atomicfile"
-	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
 // record is a source and its keys in the file: an element of a list in JSON.
@@ -54,19 +52,6 @@ func (s *Store) Load(path string) error {
 
 // writeDelay is how long keys that have changed wait for others before the file is written.
 const writeDelay = 200 * time.Millisecond
-
-// keep writes the file when keys have changed, until ctx ends.
-func (s *Store) keep(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.unsaved:
-		}
-		wake.Sleep(ctx, writeDelay)
-		s.save()
-	}
-}
 
 // save writes the file, and logs an error.
 func (s *Store) save() {

@@ -167,7 +167,7 @@ func (s *Store) Attempted(ctx context.Context, sources []Source) {
 // Run asks for keys, and keeps them in the file of Load, until ctx ends.
 func (s *Store) Run(ctx context.Context) error {
 	eg, ctx := errgroup.WithContext(ctx)
-	eg.Go(func() error { s.keep(ctx); return nil })
+	eg.Go(func() error { wake.Batch(ctx, s.unsaved, writeDelay, s.save); return nil })
 	eg.Go(func() error {
 		timer := time.NewTimer(0)
 		defer timer.Stop()

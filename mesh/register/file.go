@@ -133,20 +133,14 @@ func (r *Registrar) Keep(ctx context.Context) error {
 	r.events.Lock()
 	path := r.path
 	r.events.Unlock()
-	for path != "" {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-r.changed:
-		}
-		ended := !wake.Sleep(ctx, writeDelay)
+	if path == "" {
+		return nil
+	}
+	wake.Batch(ctx, r.changed, writeDelay, func() {
 		if err := r.write(path); err != nil {
 			r.log.Error("the registered workloads cannot be kept", "err", err)
 		}
-		if ended {
-			return nil
-		}
-	}
+	})
 	return nil
 }
 

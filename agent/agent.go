@@ -363,7 +363,7 @@ func (a *Agent) withheld(typeURL string, withheld, held int) {
 		"type", xds.Short(typeURL), "withheld", withheld, "held", held)
 }
 
-// sources returns the sources of a group with a Node; nil only checks their configuration.
+// sources returns the sources of a group with a Node; nil is for sources that open no ADS stream.
 func (a *Agent) sources(node *corev3.Node) ([]upstream.Source, error) {
 	var out []upstream.Source
 	for i, addr := range a.cfg.Upstreams {

@@ -36,6 +36,12 @@ func (e *otherEnvoy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPost {
 		e.posts = append(e.posts, r.URL.Path)
 	}
+	state := envoy.StateLive
+	if e.starting {
+		state = "PRE_INITIALIZING"
+	} else if e.failed {
+		state = envoy.StateDraining
+	}
 	switch r.URL.Path {
 	case "/healthcheck/fail":
 		e.failed = true
@@ -45,13 +51,12 @@ func (e *otherEnvoy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	case "/healthcheck/ok":
 		e.failed = false
-	case "/server_info":
-		state := envoy.StateLive
-		if e.starting {
-			state = "PRE_INITIALIZING"
-		} else if e.failed {
-			state = envoy.StateDraining
+	case "/ready":
+		if state != envoy.StateLive {
+			w.WriteHeader(http.StatusServiceUnavailable)
 		}
+		_, _ = io.WriteString(w, state+"\n")
+	case "/server_info":
 		_, _ = fmt.Fprintf(w, `{"state": %q, "uptime_current_epoch": "%ds"}`, state, int(e.uptime.Seconds()))
 	case "/stats":
 		_, _ = io.WriteString(w, "listener.a.downstream_cx_active: 0\n")

@@ -43,9 +43,9 @@ func (a *Agent) envoyServes(ctx context.Context) error {
 		}
 		return a.life.envoy.Serving()
 	}
-	info, err := a.life.admin.Info(ctx)
-	if err == nil && info.State != envoy.StateLive {
-		err = fmt.Errorf("it is %s", info.State)
+	state, err := a.life.admin.State(ctx)
+	if err == nil && state != envoy.StateLive {
+		err = fmt.Errorf("it is %s", state)
 	}
 	return err
 }

@@ -121,15 +121,11 @@ func (a *ADS) Run(ctx context.Context, state State, answered func() error) (err 
 	defer func() { err = dialing.classify(a.hide(err)) }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	conn, err := a.dial(dialing)
+	conn, ctx, err := a.connect(ctx, dialing)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	ctx, err = a.metadata(ctx)
-	if err != nil {
-		return err
-	}
 	method := discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName
 	if a.cfg.Form == xds.SotW {
 		method = discoveryv3.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName
@@ -163,6 +159,19 @@ func (a *ADS) Forward(ctx context.Context, method string) (grpc.ClientStream, er
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
 	return conn.NewStream(ctx, bidirectional, method)
+}
+
+// connect makes the connection of one attempt, and the context of its stream.
+func (a *ADS) connect(ctx context.Context, dialing *dialing) (*grpc.ClientConn, context.Context, error) {
+	conn, err := a.dial(dialing)
+	if err != nil {
+		return nil, nil, err
+	}
+	if ctx, err = a.metadata(ctx); err != nil {
+		_ = conn.Close()
+		return nil, nil, err
+	}
+	return conn, ctx, nil
 }
 
 // dial makes the connection of one attempt, for which the server's name is looked up again, and the

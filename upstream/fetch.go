@@ -30,15 +30,11 @@ func (a *ADS) Fetch(ctx context.Context, node *corev3.Node, typeURL string, acce
 	defer func() { err = dialing.classify(a.hide(err)) }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	conn, err := a.dial(dialing)
+	conn, ctx, err := a.connect(ctx, dialing)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	ctx, err = a.metadata(ctx)
-	if err != nil {
-		return err
-	}
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
 	if err != nil {
 		return fmt.Errorf("opening the ADS stream: %w", err)

@@ -208,8 +208,7 @@ func (s *server) excludeCulprit(st *stream, err error) {
 		return
 	}
 	s.mu.Lock()
-	excluded := s.excluded[culprit]
-	pause := min(minExclusion<<min(excluded.times, 10), maxExclusion)
+	longest := maxExclusion
 	if s.answered[culprit] {
 		// The control plane does serve this type, so that the problem is temporary. The type is
 		// excluded when it happens twice in a row, and for the shortest pause.
@@ -218,9 +217,9 @@ func (s *server) excludeCulprit(st *stream, err error) {
 			s.mu.Unlock()
 			return
 		}
-		pause = minExclusion
+		longest = minExclusion
 	}
-	s.excluded[culprit] = exclusion{times: excluded.times + 1, until: time.Now().Add(pause)}
+	pause := s.exclude(culprit, longest)
 	s.mu.Unlock()
 	s.log.Warn("type not requested for now, because the control plane ends the stream for it",
 		"type", xds.Short(culprit), "left_out_for", pause, "err", s.hide(err))
@@ -232,6 +231,14 @@ func (s *server) excludeCulprit(st *stream, err error) {
 		}
 		st.state.Apply(update, nil)
 	}
+}
+
+// exclude excludes a type for a pause that doubles each time, up to the longest, and returns it. It is called with mu held.
+func (s *server) exclude(typeURL string, longest time.Duration) (pause time.Duration) {
+	before := s.excluded[typeURL]
+	pause = min(minExclusion<<min(before.times, 10), longest)
+	s.excluded[typeURL] = exclusion{times: before.times + 1, until: time.Now().Add(pause)}
+	return pause
 }
 
 // maxEndedAtReport is how many streams in a row may end soon after a report before reports are excluded.
@@ -254,9 +261,8 @@ func (s *server) excludeReports(st *stream, err error) {
 		s.mu.Unlock()
 		return
 	}
-	excluded := s.excluded[xds.HealthType]
-	pause := min(minExclusion<<min(excluded.times, 10), maxExclusion)
-	s.excluded[xds.HealthType], s.endedAtReport = exclusion{times: excluded.times + 1, until: time.Now().Add(pause)}, 0
+	pause := s.exclude(xds.HealthType, maxExclusion)
+	s.endedAtReport = 0
 	s.mu.Unlock()
 	s.log.Warn("health of the workload not reported for now, because one stream after the other ends soon after a report", "left_out_for", pause, "err", s.hide(err))
 }

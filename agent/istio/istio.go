@@ -33,6 +33,8 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-xds/holdfast/agent/probe"
 )
 
 // Config says what the webhook has written into the environment of the container. FromEnv reads it.
@@ -78,7 +80,7 @@ type Server struct {
 func New(cfg Config, parts Parts) *Server {
 	parts.Log = cmp.Or(parts.Log, slog.New(slog.DiscardHandler))
 	return &Server{
-		cfg: cfg, parts: parts, probes: newProbeClient(cfg), scrapes: newScrapeClient(), mark: rand.Text(),
+		cfg: cfg, parts: parts, probes: probe.NewClient(probe.DialFrom(cfg.source), withinHost), scrapes: newScrapeClient(), mark: rand.Text(),
 		probing: newSlots("probes", 0, maxProbesOfOne), scraping: newSlots("scrapes", maxScrapes, maxOfOne),
 		failing: make(map[string]bool),
 	}

@@ -2,7 +2,6 @@ package istio
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -15,12 +14,8 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/probe"
 )
 
-// Limits of what an application may answer.
-const (
-	maxProbeBody   = 10 << 10 // bytes; of a longer body the kubelet reads as much
-	maxProbeHeader = 64 << 10
-	maxRedirects   = 10
-)
+// maxProbeBody bounds the body of an application's answer that is passed on, in bytes: of a longer one the kubelet reads as much.
+const maxProbeBody = 10 << 10
 
 // maxProbesOfOne bounds the probes and lifecycle handlers in progress from one address. The kubelet needs one for each container
 // and kind; an application that passes them on to the agent, without their headers, would otherwise never end.
@@ -29,30 +24,11 @@ const maxProbesOfOne = 128
 // probeUserAgent is sent if the kubelet sent none.
 const probeUserAgent = "kube-probe"
 
-// newProbeClient returns the client of all HTTP probes. Like the kubelet, it opens a connection for each
-// probe, does not verify certificates, and takes HTTP/2 if a server with TLS prefers it.
-func newProbeClient(cfg Config) *http.Client {
-	return &http.Client{
-		Transport: &http.Transport{
-			DialContext:            probe.DialFrom(cfg.source),
-			TLSClientConfig:        &tls.Config{InsecureSkipVerify: true}, // the kubelet sends no credentials either
-			ForceAttemptHTTP2:      true,
-			DisableKeepAlives:      true,
-			DisableCompression:     true,
-			MaxResponseHeaderBytes: maxProbeHeader,
-		},
-		CheckRedirect: withinHost,
-	}
-}
-
-// withinHost follows redirects as the kubelet does: within the host only, and the redirect to another host
-// is the answer. The ports of the proxy, such as Envoy's admin interface, belong to no application.
+// withinHost follows redirects as the kubelet does, but to no port of the proxy, such as Envoy's admin interface, which belong
+// to no application.
 func withinHost(next *http.Request, before []*http.Request) error {
-	switch {
-	case next.URL.Hostname() != before[0].URL.Hostname():
-		return http.ErrUseLastResponse
-	case len(before) >= maxRedirects:
-		return fmt.Errorf("more than %d redirects", maxRedirects)
+	if err := probe.WithinHost(next, before); err != nil {
+		return err
 	}
 	port, _ := strconv.Atoi(next.URL.Port()) // 0 for none
 	if whose, is := reserved[port]; is {
@@ -89,7 +65,7 @@ func (s *Server) probe(w http.ResponseWriter, r *http.Request) {
 	addr := net.JoinHostPort(s.cfg.destination, strconv.Itoa(p.port))
 	switch {
 	case p.tcp:
-		err = s.probeTCP(ctx, addr)
+		err = probe.AskTCP(ctx, probe.DialFrom(s.cfg.source), addr)
 	case p.grpc:
 		err = probe.AskGRPC(ctx, probe.DialFrom(s.cfg.source), addr, p.service, userAgent(r))
 	default:
@@ -114,14 +90,6 @@ func userAgent(r *http.Request) string {
 		return ua
 	}
 	return probeUserAgent
-}
-
-func (s *Server) probeTCP(ctx context.Context, addr string) error {
-	conn, err := probe.DialFrom(s.cfg.source)(ctx, "tcp", addr)
-	if err != nil {
-		return err
-	}
-	return conn.Close()
 }
 
 // hopByHop are the headers that concern a connection.

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/prometheus/common/expfmt"
+
+	"github.com/holdfast-xds/holdfast/agent/probe"
 )
 
 // The parts of a merged scrape, as the label "part" has them.
@@ -69,7 +71,7 @@ const (
 
 func newScrapeClient() *http.Client {
 	return &http.Client{
-		Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxProbeHeader},
+		Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: probe.MaxHeader},
 		CheckRedirect: func(next *http.Request, before []*http.Request) error {
 			if err := withinHost(next, before); !errors.Is(err, http.ErrUseLastResponse) {
 				return err

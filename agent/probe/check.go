@@ -22,7 +22,7 @@ import (
 
 // Limits of what an application may answer, in bytes, and how many redirects are followed.
 const (
-	maxHeader       = 64 << 10
+	MaxHeader       = 64 << 10
 	maxHealthAnswer = 64 << 10
 	maxRedirects    = 10
 )
@@ -62,28 +62,37 @@ func DialFrom(from netip.Addr) Dialer {
 	}
 }
 
-// HTTP succeeds if a GET is answered with a status from 200 to 399. As with the kubelet, the certificate of HTTPS is not
-// verified, and redirects to the same host are followed; one to another host is a success. header may have a Host.
-func HTTP(dial Dialer, to *url.URL, header http.Header) Check {
-	client := &http.Client{
+// NewClient returns a client for probes. Like the kubelet, it opens a connection for each probe, sends no credentials of its
+// own and does not verify certificates, and takes HTTP/2 if a server with TLS prefers it. redirect is its CheckRedirect.
+func NewClient(dial Dialer, redirect func(next *http.Request, before []*http.Request) error) *http.Client {
+	return &http.Client{
 		Transport: &http.Transport{
 			DialContext:            dial,
-			TLSClientConfig:        &tls.Config{InsecureSkipVerify: true}, // no credentials are sent but those of header
+			TLSClientConfig:        &tls.Config{InsecureSkipVerify: true},
 			ForceAttemptHTTP2:      true,
 			DisableKeepAlives:      true,
 			DisableCompression:     true,
-			MaxResponseHeaderBytes: maxHeader,
+			MaxResponseHeaderBytes: MaxHeader,
 		},
-		CheckRedirect: func(next *http.Request, before []*http.Request) error {
-			switch {
-			case next.URL.Hostname() != before[0].URL.Hostname():
-				return http.ErrUseLastResponse
-			case len(before) >= maxRedirects:
-				return fmt.Errorf("more than %d redirects", maxRedirects)
-			}
-			return nil
-		},
+		CheckRedirect: redirect,
 	}
+}
+
+// WithinHost follows redirects as the kubelet does: within the host only, and the redirect to another host is the answer.
+func WithinHost(next *http.Request, before []*http.Request) error {
+	switch {
+	case next.URL.Hostname() != before[0].URL.Hostname():
+		return http.ErrUseLastResponse
+	case len(before) >= maxRedirects:
+		return fmt.Errorf("more than %d redirects", maxRedirects)
+	}
+	return nil
+}
+
+// HTTP succeeds if a GET is answered with a status from 200 to 399. As with the kubelet, the certificate of HTTPS is not
+// verified, and redirects to the same host are followed; one to another host is a success. header may have a Host.
+func HTTP(dial Dialer, to *url.URL, header http.Header) Check {
+	client := NewClient(dial, WithinHost)
 	if header = header.Clone(); header == nil {
 		header = make(http.Header)
 	}
@@ -110,12 +119,17 @@ func HTTP(dial Dialer, to *url.URL, header http.Header) Check {
 // TCP succeeds if a connection can be opened.
 func TCP(dial Dialer, addr string) Check {
 	return Check{text: "tcp://" + addr, probe: func(ctx context.Context, _ *reaper.Reaper) error {
-		conn, err := dial(ctx, "tcp", addr)
-		if err != nil {
-			return err
-		}
-		return conn.Close()
+		return AskTCP(ctx, dial, addr)
 	}}
+}
+
+// AskTCP opens a connection once.
+func AskTCP(ctx context.Context, dial Dialer, addr string) error {
+	conn, err := dial(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
 }
 
 // GRPC succeeds if gRPC's health service says that a service is SERVING; "" stands for the server as a whole.

@@ -60,7 +60,7 @@ func answers(asked *http.Request) http.HandlerFunc {
 		case "/399":
 			w.WriteHeader(399)
 		case "/big-header":
-			w.Header().Set("X", strings.Repeat("x", maxHeader+1))
+			w.Header().Set("X", strings.Repeat("x", MaxHeader+1))
 		default:
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}

@@ -15,12 +15,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/holdfast-xds/holdfast/internal/reaper"
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -130,7 +129,7 @@ func (p *Prober) attempt(ctx context.Context) error {
 func (p *Prober) record(err error) {
 	result, needed, reason := Healthy, p.cfg.Successes, ""
 	if err != nil {
-		result, needed, reason = Unhealthy, p.cfg.Failures, printable(err.Error())
+		result, needed, reason = Unhealthy, p.cfg.Failures, reasonOf(err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,21 +198,5 @@ func (p *Prober) Status() Status {
 	return p.status
 }
 
-// printable returns the beginning of a reason, which may be of the application, in one line of printable characters; never "".
-func printable(reason string) string {
-	if len(reason) > 4*maxReason {
-		reason = reason[:4*maxReason] // what is beyond this is not looked at
-	}
-	reason = strings.Map(func(c rune) rune {
-		if !unicode.IsPrint(c) || c == unicode.ReplacementChar {
-			return ' '
-		}
-		return c
-	}, reason)
-	reason = strings.Join(strings.Fields(reason), " ")
-	if len(reason) > maxReason {
-		const more = "…"
-		reason = strings.ToValidUTF8(reason[:maxReason-len(more)], "") + more
-	}
-	return cmp.Or(reason, "failed")
-}
+// reasonOf returns the error of an attempt, which may be of the application, in one line; never "".
+func reasonOf(err error) string { return cmp.Or(redact.Brief(err.Error(), maxReason), "failed") }

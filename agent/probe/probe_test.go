@@ -258,7 +258,7 @@ func TestAReasonIsShortAndPrintable(t *testing.T) {
 		{"long", strings.Repeat("é", 1000), strings.Repeat("é", 126) + "…"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := printable(tc.reason); got != tc.want {
+			if got := reasonOf(errors.New(tc.reason)); got != tc.want {
 				t.Errorf("%q, want %q", got, tc.want)
 			}
 		})

@@ -80,7 +80,7 @@ func (o *upstreamOverlay) check() error {
 // servers returns the addresses of those control planes that can be asked.
 func (o *upstreamOverlay) servers() (addrs []string) {
 	for _, addr := range o.addrs {
-		if !strings.HasPrefix(addr, "file:") && !strings.HasPrefix(addr, "http://") && !strings.HasPrefix(addr, "https://") {
+		if hasStream(addr) {
 			addrs = append(addrs, addr)
 		}
 	}
@@ -201,61 +201,55 @@ func (f *bootstrapFlags) mergeLast(made *bootstrapv3.Bootstrap, overlays []boots
 		f.warn(fmt.Sprintf("the changes that the control plane made last cannot be read: %v", err))
 		return made, nil
 	}
-	merged, taken, left, _ := bootstrap.MergeParts(made, parts, func(b *bootstrapv3.Bootstrap) error { return checkRules(b, overlays) })
+	merged, taken, left, _ := bootstrap.MergeParts(made, parts, func(b *bootstrapv3.Bootstrap) error {
+		_, err := finished(b, overlays)
+		return err
+	})
 	f.warnLeft(left)
 	return merged, taken
 }
 
-// checkRules checks a bootstrap with its overlays by what is known without Envoy.
-func checkRules(b *bootstrapv3.Bootstrap, overlays []bootstrap.Overlay) error {
+// finished returns a bootstrap with its overlays as text. The error says what is wrong with it by what is known without Envoy.
+func finished(b *bootstrapv3.Bootstrap, overlays []bootstrap.Overlay) (text []byte, err error) {
 	final, err := bootstrap.Apply(b, overlays...)
 	if err == nil {
 		_, err = bootstrap.Check(final)
 	}
-	if err == nil {
-		_, err = bootstrap.Encode(final, bootstrap.JSON) // a message of a type that is not known cannot be written
+	if err != nil {
+		return nil, err
 	}
-	return err
+	return bootstrap.Encode(final, bootstrap.JSON) // a message of a type that is not known cannot be written
 }
 
 // checkMerged returns how a bootstrap with changes of the control plane is checked, until ctx ends. A control plane changes all
 // bootstraps of a mesh at once: an Envoy is asked whenever there is one, "" for none, unless it rejects the bootstrap without
 // the changes as well.
 func (f *bootstrapFlags) checkMerged(ctx context.Context, made *bootstrapv3.Bootstrap, overlays []bootstrap.Overlay, binary string) func(*bootstrapv3.Bootstrap) error {
-	ask := func(b *bootstrapv3.Bootstrap) error {
-		final, err := bootstrap.Apply(b, overlays...)
-		if err != nil {
-			return err
+	check := func(b *bootstrapv3.Bootstrap) (byRules, byEnvoy error) {
+		text, err := finished(b, overlays)
+		if err != nil || binary == "" {
+			return err, nil
 		}
-		text, err := bootstrap.Encode(final, bootstrap.JSON)
-		if err != nil {
-			return err
-		}
-		return bootstrap.CheckWithEnvoy(ctx, binary, text, bootstrap.JSON, f.scratch(), environ.Minimal())
+		return nil, bootstrap.CheckWithEnvoy(ctx, binary, text, bootstrap.JSON, f.scratch(), environ.Minimal())
 	}
 	blamed := false // the bootstrap without changes was looked at
 	return func(b *bootstrapv3.Bootstrap) error {
-		err := checkRules(b, overlays)
-		if err == nil && binary != "" {
-			err = ask(b)
-		}
+		err := cmp.Or(check(b))
 		if err == nil || blamed {
 			return err
 		}
 		blamed = true
-		if base := checkRules(made, overlays); base != nil {
-			return &bootstrap.NotCheckedError{Err: base}
+		byRules, byEnvoy := check(made)
+		_, unknown := errors.AsType[*bootstrap.NotCheckedError](byEnvoy)
+		switch {
+		case byRules != nil:
+			return &bootstrap.NotCheckedError{Err: byRules}
+		case byEnvoy == nil || unknown:
+			return cmp.Or(byEnvoy, err)
 		}
-		if binary == "" {
-			return err
-		}
-		base := ask(made)
-		if _, unknown := errors.AsType[*bootstrap.NotCheckedError](base); base == nil || unknown {
-			return cmp.Or(base, err)
-		}
-		f.warn(fmt.Sprintf("Envoy rejects the bootstrap also without the changes by the control plane, which are therefore checked by the rules of its API alone: %s", redact.Line(base.Error())))
+		f.warn(fmt.Sprintf("Envoy rejects the bootstrap also without the changes by the control plane, which are therefore checked by the rules of its API alone: %s", redact.Line(byEnvoy.Error())))
 		binary = ""
-		return checkRules(b, overlays)
+		return cmp.Or(check(b))
 	}
 }
 

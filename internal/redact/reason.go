@@ -78,6 +78,26 @@ func Line(text string, secrets ...[]byte) string {
 	return shorten(oneLine(s.result(shown)))
 }
 
+// Brief returns the beginning of a text of a peer with its printable characters only, in one line of at most max bytes; max is
+// at least 3. It may be "".
+func Brief(text string, max int) string {
+	if len(text) > 4*max {
+		text = text[:4*max] // what is beyond this is not looked at
+	}
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
+			return ' '
+		}
+		return r
+	}, text)
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > max {
+		const more = "…"
+		text = strings.ToValidUTF8(text[:max-len(more)], "") + more
+	}
+	return text
+}
+
 // Error returns an error that wraps err and has the text of Line, or err itself if the text needs no change.
 func Error(err error, secrets ...[]byte) error {
 	if err == nil {

@@ -15,6 +15,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"github.com/holdfast-xds/holdfast/internal/atomicfile"
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
@@ -48,7 +49,7 @@ type record struct {
 
 // health returns the health of a workload in the file.
 func (rec record) health() (health, error) {
-	h := health{Health: Health{rec.Health, printable(rec.HealthMessage), rec.HealthSince}, unchecked: rec.Unchecked}
+	h := health{Health: Health{rec.Health, redact.Brief(rec.HealthMessage, maxHealthMessage), rec.HealthSince}, unchecked: rec.Unchecked}
 	switch rec.Health {
 	case "":
 		h.State, h.unchecked = Unknown, true

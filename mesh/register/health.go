@@ -2,14 +2,13 @@ package register
 
 import (
 	"cmp"
-	"strings"
 	"time"
-	"unicode"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 	meta "istio.io/api/meta/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 )
@@ -75,7 +74,7 @@ func (r *Registrar) Report(p *proxy.Proxy, connection uint64, healthy bool, reas
 	}
 	h := Health{State: Healthy, Since: time.Now()}
 	if !healthy {
-		h.State, h.Message = Unhealthy, cmp.Or(printable(reason), "the report has no reason")
+		h.State, h.Message = Unhealthy, cmp.Or(redact.Brief(reason, maxHealthMessage), "the report has no reason")
 	}
 	r.events.Lock()
 	defer r.events.Unlock()
@@ -233,23 +232,4 @@ func (r *Registrar) Workload(p *proxy.Proxy) *Workload {
 		w.Health, w.Checked = conclude(m, group)
 	}
 	return w
-}
-
-// printable returns the beginning of a message with its printable characters only, in one line.
-func printable(message string) string {
-	if len(message) > 4*maxHealthMessage {
-		message = message[:4*maxHealthMessage] // what is beyond this is not looked at
-	}
-	message = strings.Map(func(c rune) rune {
-		if !unicode.IsPrint(c) || c == unicode.ReplacementChar {
-			return ' '
-		}
-		return c
-	}, strings.ToValidUTF8(message, " "))
-	message = strings.Join(strings.Fields(message), " ")
-	if len(message) > maxHealthMessage {
-		const more = "…"
-		message = strings.ToValidUTF8(message[:maxHealthMessage-len(more)], "") + more
-	}
-	return message
 }

@@ -11,13 +11,8 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/service"
 )
-
-// HealthAnnotation says that the condition Healthy of a WorkloadEntry decides whether the workload is an endpoint.
-const HealthAnnotation = "proxy.istio.io/health-checks-enabled"
-
-// conditionHealthy is the type of the condition, as in Istio.
-const conditionHealthy = "Healthy"
 
 const (
 	// healthInterval is the shortest time between two changes of one workload that are taken in: of a workload whose
@@ -185,7 +180,7 @@ func conclude(m *member, group *networking.WorkloadGroup) (h Health, checked boo
 
 // condition returns the condition Healthy of a WorkloadEntry.
 func condition(h Health) *meta.IstioCondition {
-	c := &meta.IstioCondition{Type: conditionHealthy, Message: h.Message, Status: map[State]string{Healthy: "True", Unhealthy: "False", Unknown: "Unknown"}[h.State]}
+	c := &meta.IstioCondition{Type: service.ConditionHealthy, Message: h.Message, Status: map[State]string{Healthy: "True", Unhealthy: "False", Unknown: "Unknown"}[h.State]}
 	if !h.Since.IsZero() {
 		c.LastTransitionTime, c.LastProbeTime = timestamppb.New(h.Since), timestamppb.New(h.Since)
 	}
@@ -198,7 +193,7 @@ func setHealth(c *config.Config, m *member, group *networking.WorkloadGroup) {
 	if !checked {
 		return
 	}
-	c.Annotations[HealthAnnotation] = "true"
+	c.Annotations[service.AnnotationHealthChecks] = "true"
 	c.Status = &meta.IstioStatus{Conditions: []*meta.IstioCondition{condition(h)}}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
 // withProbe is the group with a probe.
@@ -28,10 +29,10 @@ func (r *rig) conditions() {
 			}
 			status, ok := c.Status.(*meta.IstioStatus)
 			if !ok {
-				return "not checked" + c.Annotations[HealthAnnotation]
+				return "not checked" + c.Annotations[service.AnnotationHealthChecks]
 			}
 			condition := status.GetConditions()[0]
-			return strings.TrimSpace(fmt.Sprintf("%s %s=%s %s", c.Annotations[HealthAnnotation], condition.GetType(), condition.GetStatus(), condition.GetMessage()))
+			return strings.TrimSpace(fmt.Sprintf("%s %s=%s %s", c.Annotations[service.AnnotationHealthChecks], condition.GetType(), condition.GetStatus(), condition.GetMessage()))
 		}
 		r.seen = append(r.seen, show(e.Old)+" > "+show(e.New))
 	})

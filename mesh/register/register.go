@@ -30,13 +30,11 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
 // Grace is how long a workload stays after its proxy has disconnected, as with istiod.
 const Grace = 10 * time.Second
-
-// GroupAnnotation names the WorkloadGroup of a WorkloadEntry that nobody wrote.
-const GroupAnnotation = "istio.io/autoRegistrationGroup"
 
 // Registrar is a config.Cache with a WorkloadEntry for each workload that has registered, for the registries of services.
 // Create one with New.
@@ -214,7 +212,7 @@ func (r *Registrar) update(m *member) {
 		return // a document has precedence
 	}
 	m.entry = r.entryOf(m)
-	if m.entry != nil && m.entry.Annotations[HealthAnnotation] == "" {
+	if m.entry != nil && m.entry.Annotations[service.AnnotationHealthChecks] == "" {
 		m.health.unchecked = true
 	}
 	switch {
@@ -309,8 +307,8 @@ func entry(m *member, group *config.Config) *config.Config {
 	out.Locality = cmp.Or(localityOf(p), out.Locality)
 	annotations := make(map[string]string)
 	maps.Copy(annotations, spec.GetMetadata().GetAnnotations())
-	delete(annotations, HealthAnnotation) // setHealth decides
-	annotations[GroupAnnotation] = group.Name
+	delete(annotations, service.AnnotationHealthChecks) // setHealth decides
+	annotations[service.AnnotationAutoGroup] = group.Name
 	c := &config.Config{
 		Meta: config.Meta{
 			Key: m.key, APIVersion: config.SchemaOf(config.WorkloadEntry).APIVersion(), Labels: out.Labels, Annotations: annotations,

@@ -75,7 +75,7 @@ func TestWhatAServiceSaysOfItsTraffic(t *testing.T) {
 }
 
 func TestAWorkloadEntryThatIsCheckedMustBeHealthy(t *testing.T) {
-	const checks = "@" + annotationHealthChecks + "=true"
+	const checks = "@" + AnnotationHealthChecks + "=true"
 	condition := func(kind, status string) *meta.IstioStatus {
 		return &meta.IstioStatus{Conditions: []*meta.IstioCondition{{Type: "Other", Status: "True"}, {Type: kind, Status: status}}}
 	}
@@ -86,7 +86,7 @@ func TestAWorkloadEntryThatIsCheckedMustBeHealthy(t *testing.T) {
 	}{
 		{"not checked", "", nil, true},
 		{"not checked, and said to be unhealthy", "", condition("Healthy", "False"), true},
-		{"checks are off", "@" + annotationHealthChecks + "=false", condition("Healthy", "False"), true},
+		{"checks are off", "@" + AnnotationHealthChecks + "=false", condition("Healthy", "False"), true},
 		{"checked, without a status", checks, nil, false},
 		{"checked, without the condition", checks, condition("Ready", "True"), false},
 		{"healthy", checks, condition("Healthy", "True"), true},

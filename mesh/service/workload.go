@@ -28,14 +28,20 @@ const (
 	labelWorkload = "service.istio.io/workload-name"
 	// labelOldLocality is the former name of labelLocality.
 	labelOldLocality     = "istio-locality"
-	annotationAutoGroup  = "istio.io/autoRegistrationGroup"
 	podTemplateHashLabel = "pod-template-hash"
 	// The former names of labelRegion and labelZone.
 	labelOldRegion = "failure-domain.beta.kubernetes.io/region"
 	labelOldZone   = "failure-domain.beta.kubernetes.io/zone"
-	// annotationHealthChecks says that the condition Healthy in the status of a WorkloadEntry counts.
-	annotationHealthChecks = "proxy.istio.io/health-checks-enabled"
-	conditionHealthy       = "Healthy"
+)
+
+// What a WorkloadEntry says that was made for a workload that has registered, as in Istio.
+const (
+	// AnnotationAutoGroup names the WorkloadGroup of a WorkloadEntry that nobody wrote.
+	AnnotationAutoGroup = "istio.io/autoRegistrationGroup"
+	// AnnotationHealthChecks says that the condition of the type ConditionHealthy in the status decides whether the
+	// workload is an endpoint.
+	AnnotationHealthChecks = "proxy.istio.io/health-checks-enabled"
+	ConditionHealthy       = "Healthy"
 )
 
 // workload is a Pod or a WorkloadEntry: a program at an address.
@@ -118,7 +124,7 @@ func (w *workloads) set(e config.Event) transition {
 	if e.New != nil {
 		t.new = w.convert(e.New)
 		if t.new != nil && key.Kind == config.WorkloadEntry && !healthy(e.New) {
-			if e.New.Annotations[annotationAutoGroup] != "" {
+			if e.New.Annotations[AnnotationAutoGroup] != "" {
 				put(w.unready, key.Namespace, key, t.new)
 			}
 			t.new = nil
@@ -341,7 +347,7 @@ func (w *workloads) entry(c *config.Config, spec *networking.WorkloadEntry) *wor
 		labels = map[string]string{}
 	}
 	maps.Copy(labels, c.Labels)
-	name := cmp.Or(c.Annotations[annotationAutoGroup], c.Labels[labelWorkload], c.Name)
+	name := cmp.Or(c.Annotations[AnnotationAutoGroup], c.Labels[labelWorkload], c.Name)
 	out := w.inline(spec, labels, c.Namespace, name)
 	out.config = c
 	return out
@@ -350,14 +356,14 @@ func (w *workloads) entry(c *config.Config, spec *networking.WorkloadEntry) *wor
 // healthy reports whether a WorkloadEntry may have connections: it is not checked, or its status says
 // that it is healthy. One that is checked and was not found healthy yet is not, as in Istio.
 func healthy(c *config.Config) bool {
-	if checked, err := strconv.ParseBool(c.Annotations[annotationHealthChecks]); err != nil || !checked {
+	if checked, err := strconv.ParseBool(c.Annotations[AnnotationHealthChecks]); err != nil || !checked {
 		return true
 	}
 	status, ok := c.Status.(*meta.IstioStatus)
 	if !ok {
 		return false
 	}
-	i := slices.IndexFunc(status.GetConditions(), func(c *meta.IstioCondition) bool { return c.GetType() == conditionHealthy })
+	i := slices.IndexFunc(status.GetConditions(), func(c *meta.IstioCondition) bool { return c.GetType() == ConditionHealthy })
 	return i >= 0 && status.Conditions[i].GetStatus() == "True"
 }
 

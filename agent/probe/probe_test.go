@@ -21,6 +21,9 @@ type app struct {
 	*testing.T
 	*Prober
 
+	start sync.Once
+	run   func() // lets the Prober run in the background
+
 	mu       sync.Mutex
 	err      error
 	hangs    bool
@@ -59,7 +62,8 @@ func (a *app) check(ctx context.Context, _ *reaper.Reaper) error {
 	return err
 }
 
-// on runs a test with a Prober in virtual time.
+// on runs a test with a Prober in virtual time. The Prober starts where the test first calls want or after: what the test
+// has set until then holds for the first attempt.
 func on(t *testing.T, cfg Config, test func(*app)) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &app{T: t}
@@ -73,11 +77,14 @@ func on(t *testing.T, cfg Config, test func(*app)) {
 		a.Prober = New(cfg)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() {
-			a.Prober.Run(ctx)
-			close(ended)
-		}()
+		a.run = func() {
+			go func() {
+				a.Prober.Run(ctx)
+				close(ended)
+			}()
+		}
 		test(a)
+		a.start.Do(a.run)
 		stop()
 		<-ended
 	})
@@ -86,7 +93,7 @@ func on(t *testing.T, cfg Config, test func(*app)) {
 // want checks what is known.
 func (a *app) want(want string) {
 	a.Helper()
-	synctest.Wait()
+	a.after(0)
 	got := "unknown"
 	if h, _ := a.Health(); h.Known {
 		got = "healthy"
@@ -99,7 +106,9 @@ func (a *app) want(want string) {
 	}
 }
 
+// after lets d pass.
 func (a *app) after(d time.Duration) {
+	a.start.Do(a.run)
 	time.Sleep(d)
 	synctest.Wait()
 }
@@ -163,7 +172,7 @@ func TestAChangeIsAnnouncedOnce(t *testing.T) {
 	on(t, Config{Period: time.Second, Failures: 1}, func(a *app) {
 		_, changed := a.Health()
 		announced := func() bool {
-			synctest.Wait()
+			a.after(0)
 			select {
 			case <-changed:
 				_, changed = a.Health()
@@ -172,7 +181,6 @@ func TestAChangeIsAnnouncedOnce(t *testing.T) {
 				return false
 			}
 		}
-		synctest.Wait()
 		if !announced() {
 			t.Error("the first result is not announced")
 		}

@@ -164,7 +164,7 @@ func (e *Environment) Diff(ctx context.Context, node string, files map[string]st
 		return nil, problems, err
 	}
 	for _, c := range e.registrar.Entries(store) {
-		if _, err := store.Create(c); err != nil {
+		if _, err := store.Create(context.Background(), c); err != nil {
 			return nil, problems, err
 		}
 	}
@@ -215,7 +215,7 @@ func readAll(files map[string]string) (*config.Memory, []config.Problem, error) 
 			if d.Config == nil || config.Invalid(d.Problems) {
 				continue
 			}
-			if _, err := store.Create(d.Config); err != nil {
+			if _, err := store.Create(context.Background(), d.Config); err != nil {
 				return nil, problems, fmt.Errorf("%s: %s: %w", name, d.Config.Key, err)
 			}
 		}

@@ -15,9 +15,9 @@ import (
 	"github.com/holdfast-xds/holdfast/agent"
 	"github.com/holdfast-xds/holdfast/agent/export"
 	"github.com/holdfast-xds/holdfast/agent/seed"
-	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/internal/atomicfile"
+	"github.com/holdfast-xds/holdfast/internal/keyfile"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -84,7 +84,7 @@ func newExport() *command {
 func stateKeys(files []string) ([][]byte, error) {
 	var keys [][]byte
 	for _, file := range files {
-		key, err := store.LoadKey(file)
+		key, err := keyfile.Load(file)
 		if err != nil {
 			return nil, fmt.Errorf("--state-key-file: %w", err)
 		}

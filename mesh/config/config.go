@@ -179,18 +179,22 @@ type Reader interface {
 	List(kind Kind, namespace string) []*Config
 }
 
-// Store keeps documents. Writes are optimistic: they carry the resource version that they change. A
-// read that follows a write may still return what was there before.
-type Store interface {
-	Reader
+// Writer changes documents. Writes are optimistic: they carry the resource version that they change.
+type Writer interface {
 	// Create stores a new document and returns its resource version; ErrExists, or an *InvalidError.
-	Create(c *Config) (version string, err error)
+	Create(ctx context.Context, c *Config) (version string, err error)
 	// Update replaces the document that has c's resource version, and returns the new version;
-	// ErrNotFound, ErrConflict, or an *InvalidError.
-	Update(c *Config) (version string, err error)
+	// ErrNotFound, ErrConflict, or an *InvalidError. It keeps the time of creation if c has none.
+	Update(ctx context.Context, c *Config) (version string, err error)
 	// Delete deletes the document that has a resource version; ErrNotFound, or ErrConflict. With an
 	// empty version it deletes any.
-	Delete(key Key, version string) error
+	Delete(ctx context.Context, key Key, version string) error
+}
+
+// Store keeps documents. A read that follows a write may still return what was there before.
+type Store interface {
+	Reader
+	Writer
 }
 
 // Event is a change of a document: Old is nil if it is new, New is nil if it is deleted.
@@ -215,4 +219,11 @@ type Cache interface {
 	// HasSynced reports whether the copy has been complete once, and the handlers were called for
 	// all of it. Before that, what it lacks is unknown and not absent (mesh.md M8).
 	HasSynced() bool
+}
+
+// Source is a Cache of documents that somebody else writes.
+type Source interface {
+	Cache
+	// Problems returns what is wrong in the documents, and with the source.
+	Problems() []Problem
 }

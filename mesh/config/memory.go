@@ -41,7 +41,7 @@ func (m *Memory) Get(key Key) *Config { return m.index.Get(key) }
 func (m *Memory) List(kind Kind, namespace string) []*Config { return m.index.List(kind, namespace) }
 
 // Create stores a copy of a new document. Its errors are ErrExists and *InvalidError.
-func (m *Memory) Create(c *Config) (version string, err error) {
+func (m *Memory) Create(_ context.Context, c *Config) (version string, err error) {
 	if problems := Validate(c); Invalid(problems) {
 		return "", &InvalidError{problems}
 	}
@@ -55,7 +55,7 @@ func (m *Memory) Create(c *Config) (version string, err error) {
 
 // Update replaces a document. It keeps the time of creation if c has none. Its errors are
 // ErrNotFound, ErrConflict and *InvalidError.
-func (m *Memory) Update(c *Config) (version string, err error) {
+func (m *Memory) Update(_ context.Context, c *Config) (version string, err error) {
 	if problems := Validate(c); Invalid(problems) {
 		return "", &InvalidError{problems}
 	}
@@ -77,7 +77,7 @@ func (m *Memory) Update(c *Config) (version string, err error) {
 }
 
 // Delete deletes a document. Its errors are ErrNotFound and ErrConflict.
-func (m *Memory) Delete(key Key, version string) error {
+func (m *Memory) Delete(_ context.Context, key Key, version string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	old := m.index.Get(key)

@@ -43,7 +43,7 @@ func (r *recorder) expect(t *testing.T, want ...string) {
 
 func create(t *testing.T, m *Memory, c *Config) string {
 	t.Helper()
-	version, err := m.Create(c)
+	version, err := m.Create(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,10 +82,10 @@ func TestHandlersSeeEachChangeOnceAndInOrder(t *testing.T) {
 		}
 		c := entry("a", "a", "10.0.0.2")
 		c.ResourceVersion = v2
-		if v3, err := m.Update(c); v3 != "3" || err != nil {
+		if v3, err := m.Update(t.Context(), c); v3 != "3" || err != nil {
 			t.Error(v3, err)
 		}
-		if err := m.Delete(Key{WorkloadEntry, "b", "b"}, ""); err != nil {
+		if err := m.Delete(t.Context(), Key{WorkloadEntry, "b", "b"}, ""); err != nil {
 			t.Error(err)
 		}
 		create(t, m, entry("a", "c", "10.0.0.1"))
@@ -178,11 +178,11 @@ func TestWritesAreOptimistic(t *testing.T) {
 		write func() error
 		want  error
 	}{
-		{"create what exists", func() error { _, err := m.Create(entry("a", "a", "10.0.0.2")); return err }, ErrExists},
-		{"update without a version", func() error { _, err := m.Update(entry("a", "a", "10.0.0.2")); return err }, ErrConflict},
-		{"update what does not exist", func() error { _, err := m.Update(entry("a", "b", "10.0.0.2")); return err }, ErrNotFound},
-		{"delete another version", func() error { return m.Delete(key, "other") }, ErrConflict},
-		{"delete what does not exist", func() error { return m.Delete(Key{WorkloadEntry, "a", "b"}, "") }, ErrNotFound},
+		{"create what exists", func() error { _, err := m.Create(t.Context(), entry("a", "a", "10.0.0.2")); return err }, ErrExists},
+		{"update without a version", func() error { _, err := m.Update(t.Context(), entry("a", "a", "10.0.0.2")); return err }, ErrConflict},
+		{"update what does not exist", func() error { _, err := m.Update(t.Context(), entry("a", "b", "10.0.0.2")); return err }, ErrNotFound},
+		{"delete another version", func() error { return m.Delete(t.Context(), key, "other") }, ErrConflict},
+		{"delete what does not exist", func() error { return m.Delete(t.Context(), Key{WorkloadEntry, "a", "b"}, "") }, ErrNotFound},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if err := tc.write(); !errors.Is(err, tc.want) || !strings.Contains(err.Error(), "WorkloadEntry a/") {
@@ -192,14 +192,14 @@ func TestWritesAreOptimistic(t *testing.T) {
 	}
 	changed := entry("a", "a", "10.0.0.3")
 	changed.ResourceVersion = v1
-	v2, err := m.Update(changed)
+	v2, err := m.Update(t.Context(), changed)
 	if got := m.Get(key); err != nil || got.ResourceVersion != v2 || !got.Created.Equal(created.Created) || got.Spec.(*networking.WorkloadEntry).Address != "10.0.0.3" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if err := m.Delete(key, v1); !errors.Is(err, ErrConflict) {
+	if err := m.Delete(t.Context(), key, v1); !errors.Is(err, ErrConflict) {
 		t.Error(err)
 	}
-	if err := m.Delete(key, v2); err != nil || m.Get(key) != nil {
+	if err := m.Delete(t.Context(), key, v2); err != nil || m.Get(key) != nil {
 		t.Error(err)
 	}
 }
@@ -209,8 +209,8 @@ func TestTheStoreRejectsWhatIsNotValid(t *testing.T) {
 	version := create(t, m, entry("a", "a", "10.0.0.1"))
 	bad := entry("a", "a", "a_b")
 	bad.ResourceVersion = version
-	for name, write := range map[string]func(*Config) (string, error){"create": m.Create, "update": m.Update} {
-		_, err := write(bad)
+	for name, write := range map[string]func(context.Context, *Config) (string, error){"create": m.Create, "update": m.Update} {
+		_, err := write(t.Context(), bad)
 		invalid, ok := errors.AsType[*InvalidError](err)
 		if !ok || len(invalid.Problems) != 1 || err.Error() != `WorkloadEntry a/a: spec.address: "a_b" is neither an IP address nor a host` {
 			t.Errorf("%s: %v", name, err)

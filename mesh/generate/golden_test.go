@@ -57,7 +57,7 @@ func loadAnd(t testing.TB, documents []byte, wait func(*config.Memory)) *mesh {
 		if d.Config == nil {
 			continue
 		}
-		if _, err := store.Create(d.Config); err != nil {
+		if _, err := store.Create(context.Background(), d.Config); err != nil {
 			t.Fatal(err)
 		}
 	}

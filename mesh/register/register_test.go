@@ -61,10 +61,10 @@ func (r *rig) put(document string) {
 	c := docs[0].Config
 	if old := r.store.Get(c.Meta.Key); old != nil {
 		c.ResourceVersion = old.ResourceVersion
-		if _, err := r.store.Update(c); err != nil {
+		if _, err := r.store.Update(context.Background(), c); err != nil {
 			r.Fatal(err)
 		}
-	} else if _, err := r.store.Create(c); err != nil {
+	} else if _, err := r.store.Create(context.Background(), c); err != nil {
 		r.Fatal(err)
 	}
 	synctest.Wait()
@@ -72,7 +72,7 @@ func (r *rig) put(document string) {
 
 func (r *rig) delete(kind config.Kind, name string) {
 	r.Helper()
-	if err := r.store.Delete(config.Key{Kind: kind, Namespace: "shop", Name: name}, ""); err != nil {
+	if err := r.store.Delete(context.Background(), config.Key{Kind: kind, Namespace: "shop", Name: name}, ""); err != nil {
 		r.Fatal(err)
 	}
 	synctest.Wait()
@@ -276,7 +276,7 @@ func TestOtherDocumentsMayMakeOtherWorkloads(t *testing.T) {
 		for text, want := range map[string]int{group: 1, strings.Replace(group, "serviceAccount: web", "serviceAccount: other", 1): 0, strings.Replace(group, "name: web", "name: renamed", 1): 0} {
 			other := config.NewMemory()
 			docs, _ := config.Read("other.yaml", []byte(text))
-			if _, err := other.Create(docs[0].Config); err != nil {
+			if _, err := other.Create(context.Background(), docs[0].Config); err != nil {
 				t.Fatal(err)
 			}
 			entries := r.Entries(other)
@@ -284,7 +284,7 @@ func TestOtherDocumentsMayMakeOtherWorkloads(t *testing.T) {
 				t.Errorf("%d workloads, want %d", len(entries), want)
 			}
 			for _, c := range entries {
-				if _, err := other.Create(c); err != nil {
+				if _, err := other.Create(context.Background(), c); err != nil {
 					t.Error(err)
 				}
 			}

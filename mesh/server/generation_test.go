@@ -89,7 +89,7 @@ func TestWhatIsKeptIsAsIfGeneratedAnew(t *testing.T) {
 			for range 1 + random.IntN(2) {
 				gone := config.Key{Kind: config.VirtualService, Namespace: "default", Name: "x"}
 				if random.IntN(6) == 0 && r.store.Get(gone) != nil {
-					if err := r.store.Delete(gone, ""); err != nil {
+					if err := r.store.Delete(t.Context(), gone, ""); err != nil {
 						t.Fatal(err)
 					}
 					continue

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -90,7 +91,7 @@ func TestAChangeOfANodeMovesTheGatewayOfANetwork(t *testing.T) {
 		}
 		for _, step := range [][2]string{{"node-1", "192.0.2.3:31443"}, {"node-2", "10.0.0.2:80"}} { // a network without a gateway is reached directly
 			c.changes()
-			if err := r.store.Delete(config.Key{Kind: config.Node, Name: step[0]}, ""); err != nil {
+			if err := r.store.Delete(t.Context(), config.Key{Kind: config.Node, Name: step[0]}, ""); err != nil {
 				t.Fatal(err)
 			}
 			r.settle()
@@ -121,7 +122,7 @@ func TestGatewaysAtNodesAreAsIfGeneratedAnew(t *testing.T) {
 			for range 1 + random.IntN(2) {
 				gone := config.Key{Kind: config.Node, Name: pick("node-1", "node-2", "node-3")}
 				if random.IntN(5) == 0 && r.store.Get(gone) != nil {
-					if err := r.store.Delete(gone, ""); err != nil {
+					if err := r.store.Delete(t.Context(), gone, ""); err != nil {
 						t.Fatal(err)
 					}
 					continue

@@ -95,10 +95,10 @@ func (r *rig) put(documents string) {
 		old := r.store.Get(d.Config.Meta.Key)
 		var err error
 		if old == nil {
-			_, err = r.store.Create(d.Config)
+			_, err = r.store.Create(context.Background(), d.Config)
 		} else {
 			d.Config.ResourceVersion = old.ResourceVersion
-			_, err = r.store.Update(d.Config)
+			_, err = r.store.Update(context.Background(), d.Config)
 		}
 		if err != nil {
 			r.Fatal(err)

@@ -227,7 +227,7 @@ func newSource(t testing.TB, documents []*config.Config) *source {
 	options := service.Options{Shards: shards, OnService: func(service.ServiceEvent) {}, OnEndpoints: func(service.Key, service.Change) {}}
 	s := &source{store, service.NewDiscovery(shards, service.NewKubernetes(store, options), service.NewEntries(store, options)), push.NoKeys{}, shards}
 	for _, c := range documents {
-		_, _ = store.Create(c) // of two with one name the first is used
+		_, _ = store.Create(context.Background(), c) // of two with one name the first is used
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	ran := make(chan error, 1)

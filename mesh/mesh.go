@@ -17,7 +17,9 @@ import (
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -31,6 +33,7 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/ca"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/dir"
+	"github.com/holdfast-xds/holdfast/mesh/config/etcd"
 	"github.com/holdfast-xds/holdfast/mesh/jwks"
 	"github.com/holdfast-xds/holdfast/mesh/push"
 	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
@@ -53,8 +56,9 @@ const (
 type Config struct {
 	// Version is the version of holdfast-mesh.
 	Version string
-	// Dir contains the documents (package dir).
-	Dir string
+	// Dir contains the documents (package dir), or Etcd says where they are (package etcd): one of both.
+	Dir  string
+	Etcd etcd.Options
 	// Listen is host:port of the xDS server in plaintext, TLSListen that of the one with TLS, Admin
 	// that of metrics and status; "" for none.
 	Listen, TLSListen, Admin string
@@ -79,7 +83,8 @@ type Config struct {
 	Debounce debounce.Options
 	// Throttle is how many proxies are served at once; 0 means queue.DefaultThrottle.
 	Throttle int
-	// StateDir keeps the workloads that have registered, and the keys of issuers of tokens, over a restart; "" for nowhere.
+	// StateDir keeps the documents of Etcd, the workloads that have registered, and the keys of issuers of tokens, over a
+	// restart; "" for nowhere.
 	StateDir string
 	Log      *slog.Logger
 }
@@ -93,7 +98,8 @@ type Environment struct {
 	tls       *tls.Config // nil for none
 	authn     *authn.Authenticator
 	ca        *ca.Server // nil for none
-	config    *dir.Source
+	store     *etcd.Client // nil if the documents are in a directory
+	config    config.Source
 	keys      *jwks.Store
 	registrar *register.Registrar
 	discovery *service.Discovery
@@ -108,8 +114,10 @@ func New(cfg Config) (*Environment, error) {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Domain = cmp.Or(cfg.Domain, config.DefaultDomain)
 	switch {
-	case cfg.Dir == "":
-		return nil, errors.New("no configuration: name a directory of documents with --config")
+	case cfg.Dir == "" && len(cfg.Etcd.Endpoints) == 0:
+		return nil, errors.New("no configuration: name a directory of documents with --config, or a store with --etcd")
+	case cfg.Dir != "" && len(cfg.Etcd.Endpoints) > 0:
+		return nil, errors.New("--config and --etcd: the documents are in a directory or in etcd; `holdfast-mesh migrate` copies them")
 	case cfg.Listen == "" && cfg.TLSListen == "":
 		return nil, errors.New("nothing to listen on: set --listen or --tls-listen")
 	case cfg.TLSListen != "" && cfg.TLSCert == "" && cfg.CA == "":
@@ -120,10 +128,13 @@ func New(cfg Config) (*Environment, error) {
 	if err := checkAddresses(cfg); err != nil {
 		return nil, err
 	}
-	e := &Environment{cfg: cfg, config: dir.New(cfg.Dir, cfg.Log), metrics: prometheus.NewRegistry()}
+	e := &Environment{cfg: cfg, metrics: prometheus.NewRegistry()}
 	cfg.Authn.Log = cfg.Log
 	cfg.Authn.Required = cfg.identifies()
 	var err error
+	if err = e.source(); err != nil {
+		return nil, err
+	}
 	if e.authn, err = authn.New(cfg.Authn); err != nil {
 		return nil, fmt.Errorf("--token-issuer: %w", err)
 	}
@@ -141,6 +152,25 @@ func New(cfg Config) (*Environment, error) {
 		return nil, err
 	}
 	return e, nil
+}
+
+// source opens where the documents are.
+func (e *Environment) source() (err error) {
+	if e.cfg.Dir != "" {
+		e.config = dir.New(e.cfg.Dir, e.cfg.Log)
+		return nil
+	}
+	if e.store, err = etcd.Open(e.cfg.Etcd); err != nil {
+		return err
+	}
+	file := ""
+	if e.cfg.StateDir != "" {
+		file = filepath.Join(e.cfg.StateDir, storedDocuments)
+	}
+	source := etcd.NewSource(e.store, file, e.cfg.Log)
+	e.metrics.MustRegister(etcd.NewCollector(source))
+	e.config = source
+	return nil
 }
 
 // authority makes the authority of the mesh, if it has one.
@@ -359,6 +389,9 @@ func (e *Environment) Run(ctx context.Context) error {
 			_ = lis.Close()
 		}
 	}()
+	if e.store != nil {
+		defer e.store.Close()
+	}
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error {
 		if err := e.config.Run(ctx); ctx.Err() == nil {
@@ -383,7 +416,7 @@ func (e *Environment) Run(ctx context.Context) error {
 		e.logProblems()
 		e.listening.Store(true)
 		for _, lis := range listeners {
-			e.cfg.Log.Info("serving xDS", "addr", lis.Addr().String(), "dir", e.cfg.Dir)
+			e.cfg.Log.Info("serving xDS", "addr", lis.Addr().String(), "name", cmp.Or(e.cfg.Dir, strings.Join(e.cfg.Etcd.Endpoints, ",")))
 			eg.Go(func() error { return e.xds.Serve(ctx, lis) })
 		}
 		return e.server.Run(ctx)

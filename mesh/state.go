@@ -6,10 +6,12 @@ import (
 	"path/filepath"
 )
 
-// The files in the state directory: the workloads that have registered, and the keys of issuers of tokens.
+// The files in the state directory: the workloads that have registered, the keys of issuers of tokens, and the documents of
+// etcd.
 const (
-	registrations = "workloads.json"
-	issuersKeys   = "keys.json"
+	registrations   = "workloads.json"
+	issuersKeys     = "keys.json"
+	storedDocuments = "documents.log"
 )
 
 // loadState reads what the state directory has of earlier runs, and keeps what follows at the same place.

@@ -31,11 +31,12 @@ const defaultAdmin = "127.0.0.1:15014"
 // 100 sidecars takes half as much memory again, and a tenth less CPU time to connect them.
 const gcPercent = 40
 
-const serveLong = `Read the documents of a directory, and serve xDS to proxies.
+const serveLong = `Read the documents of a directory or of etcd, and serve xDS to proxies.
 
-Files are read again when they change. A document that is not valid keeps its last valid content and
-harms no other; the log and the status name it with file, line and field. Proxies are answered from
-when the directory was read once.`
+Changes are served as they come. A document that is not valid keeps its last valid content and harms no
+other; the log and the status name it with file, line and field. Proxies are answered from when
+everything was read once. Any number of servers may use one etcd: they share nothing else. While etcd is
+away nothing changes for proxies, and with --state-dir a server that starts meanwhile serves what it had.`
 
 // serveFlags are the flags of serve that are not those of mesh.Config.
 type serveFlags struct {
@@ -51,14 +52,14 @@ type serveFlags struct {
 func newServe(stderr io.Writer) *cobra.Command {
 	f := &serveFlags{}
 	c := &cobra.Command{
-		Use: "serve --config DIR", Short: "serve xDS from a directory of documents", Long: serveLong, Args: cobra.NoArgs,
-		Example: "holdfast-mesh serve --config ./mesh",
+		Use: "serve {--config DIR | --etcd URL}", Short: "serve xDS from a directory of documents, or from etcd", Long: serveLong, Args: cobra.NoArgs,
+		Example: "holdfast-mesh serve --config ./mesh\nholdfast-mesh serve --etcd https://etcd-0:2379,https://etcd-1:2379 --etcd-ca ca.pem --state-dir /var/lib/holdfast-mesh",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := newLog(stderr, f.level, f.format)
 			if err != nil {
 				return err
 			}
-			f.cfg.Version, f.cfg.Log = version, log
+			f.cfg.Version, f.cfg.Log, f.cfg.Etcd.Log = version, log, log
 			if err := f.check(); err != nil {
 				return err
 			}
@@ -78,7 +79,8 @@ func newServe(stderr io.Writer) *cobra.Command {
 	}
 	flags, cfg := c.Flags(), &f.cfg
 	flags.SortFlags = false
-	flags.StringVar(&cfg.Dir, "config", "", "`DIR` of the documents (*.yaml, *.yml, *.json; subdirectories too). Required")
+	flags.StringVar(&cfg.Dir, "config", "", "`DIR` of the documents (*.yaml, *.yml, *.json; subdirectories too). This or --etcd is required")
+	etcdFlags(flags, &cfg.Etcd)
 	flags.StringVar(&cfg.Listen, "listen", "127.0.0.1:15010", "`ADDR`, host:port, of xDS in plaintext; empty: none")
 	flags.StringVar(&cfg.TLSListen, "tls-listen", "", "`ADDR`, host:port, of xDS with TLS, such as :15012; empty: none")
 	flags.StringVar(&cfg.TLSCert, "tls-cert", "", "PEM `FILE` of the certificate and its chain; with --tls-key")
@@ -95,7 +97,7 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.StringVar(&cfg.JWKSFetch, "jwks-fetch", mesh.ControlPlane, "`WHO` gets the keys at the jwksUri of a RequestAuthentication: control-plane; or proxy: Envoy itself, if the URI is of a service of the mesh")
 	flags.StringVar(&cfg.JWKSCA, "jwks-ca", "", "PEM `FILE` of CAs to trust, besides those of the system, when the control plane gets such keys")
 	flags.StringVar(&cfg.Admin, "admin", defaultAdmin, "`ADDR`, host:port, of status and metrics; empty: none")
-	flags.StringVar(&cfg.StateDir, "state-dir", "", "`DIR` in which workloads that have registered and the keys of issuers of tokens are kept over a restart; empty: they are forgotten until proxies have connected, and issuers answered, again")
+	flags.StringVar(&cfg.StateDir, "state-dir", "", "`DIR` in which the documents of --etcd, workloads that have registered and the keys of issuers of tokens are kept over a restart; empty: they are forgotten until the store and issuers have answered, and proxies have connected, again")
 	flags.StringVar(&cfg.Domain, "domain", config.DefaultDomain, "DNS `DOMAIN` of Kubernetes Services")
 	flags.StringVar(&cfg.Cluster, "cluster", "", "`ID` of the cluster whose Services the documents describe")
 	flags.DurationVar(&cfg.Debounce.After, "debounce-after", debounce.DefaultAfter, "a change is pushed when none has come for this `TIME`")

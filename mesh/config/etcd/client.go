@@ -1,0 +1,212 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-xds/holdfast/internal/dial"
+	"github.com/holdfast-xds/holdfast/internal/keyfile"
+	"github.com/holdfast-xds/holdfast/internal/userfile"
+)
+
+// DefaultPrefix is that of the keys.
+const DefaultPrefix = "/holdfast"
+
+const (
+	// requestTimeout is how long one request may take: longer than the election of a leader.
+	requestTimeout = 5 * time.Second
+	// Pings find a member that does not answer any more, so that another one is asked.
+	pingTime, pingTimeout = 10 * time.Second, 3 * time.Second
+)
+
+// Options say where the store is, and who asks.
+type Options struct {
+	// Endpoints are the URLs of the members: http://HOST:PORT, https://HOST:PORT, unix://PATH.
+	Endpoints []string
+	// Prefix begins the keys; "" means DefaultPrefix. It begins with a slash and does not end with one.
+	Prefix string
+	// CA is a file of the CAs to trust with https; "" for those of the system. Cert and Key are files with a client
+	// certificate and its key; both or none. They are read again for each connection.
+	CA, Cert, Key string
+	// User and PasswordFile are those of etcd's authentication; "" for none. The file is read once.
+	User, PasswordFile string
+	// SecretKeys are files of keys (package keyfile) for Secrets: the first encrypts, all decrypt. Without one, Secrets are
+	// neither stored nor read.
+	SecretKeys []string
+	// Author is who writes, for whoever reads a conflict; "" for USER@HOST of this process.
+	Author string
+	Log    *slog.Logger
+}
+
+// Client is a connection to a store. Create one with Open.
+type Client struct {
+	etcd   *clientv3.Client
+	prefix string
+	sealer *sealer
+	author string
+	user   string
+	log    *slog.Logger
+}
+
+// Open checks the options and reads the files. It does not wait for a connection.
+func Open(o Options) (*Client, error) {
+	prefix := cmp.Or(o.Prefix, DefaultPrefix)
+	if !strings.HasPrefix(prefix, "/") || strings.HasSuffix(prefix, "/") || strings.ContainsFunc(prefix, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, fmt.Errorf("--etcd-prefix %q: want a path such as %s, without a slash at its end", prefix, DefaultPrefix)
+	}
+	c := &Client{prefix: prefix, author: o.Author, user: o.User, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler))}
+	if c.author == "" {
+		c.author = thisProcess()
+	}
+	conf := clientv3.Config{
+		Endpoints: o.Endpoints, Username: o.User, DialTimeout: requestTimeout, Logger: zap.NewNop(), RejectOldCluster: false,
+		DialKeepAliveTime: pingTime, DialKeepAliveTimeout: pingTimeout, PermitWithoutStream: true,
+	}
+	var err error
+	if conf.TLS, err = o.tls(); err != nil {
+		return nil, err
+	}
+	if conf.Password, err = o.password(); err != nil {
+		return nil, err
+	}
+	var keys [][]byte
+	for _, file := range o.SecretKeys {
+		key, err := keyfile.Load(file)
+		if err != nil {
+			return nil, fmt.Errorf("--secret-key-file: %w", err)
+		}
+		keys = append(keys, key)
+	}
+	c.sealer = newSealer(keys)
+	if c.etcd, err = clientv3.New(conf); err != nil {
+		return nil, fmt.Errorf("--etcd: %w", c.explain(err))
+	}
+	return c, nil
+}
+
+// tls checks the endpoints, and returns the settings of TLS; nil for none.
+func (o Options) tls() (*tls.Config, error) {
+	if len(o.Endpoints) == 0 {
+		return nil, errors.New("--etcd: no URL of a member")
+	}
+	var schemes []string
+	for _, endpoint := range o.Endpoints {
+		u, err := url.Parse(endpoint)
+		switch {
+		case err != nil || !slices.Contains([]string{"http", "https", "unix"}, u.Scheme) || u.Host == "" && u.Scheme != "unix":
+			return nil, errors.New("--etcd: want URLs such as https://HOST:2379, with commas between the members")
+		case u.User != nil:
+			return nil, errors.New("--etcd: a URL has a user: give --etcd-user and --etcd-password-file, because URLs are shown in logs")
+		case strings.Trim(u.Path, "/") != "" && u.Scheme != "unix":
+			return nil, fmt.Errorf("--etcd %s: a URL of a member has no path: --etcd-prefix is that of the keys", endpoint)
+		}
+		schemes = append(schemes, u.Scheme)
+	}
+	secure := slices.Contains(schemes, "https")
+	switch {
+	case secure && slices.ContainsFunc(schemes, func(s string) bool { return s != "https" }):
+		return nil, errors.New("--etcd: all members must have https, or none")
+	case !secure && (o.CA != "" || o.Cert != "" || o.Key != ""):
+		return nil, errors.New("--etcd-ca, --etcd-cert and --etcd-key are for https: the URLs of --etcd have another scheme")
+	case !secure:
+		return nil, nil
+	case (o.Cert == "") != (o.Key == ""):
+		return nil, errors.New("--etcd-cert and --etcd-key go together: give both or none")
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.CA != "" {
+		var err error
+		if conf.RootCAs, err = dial.CertPool(o.CA); err != nil {
+			return nil, fmt.Errorf("--etcd-ca: %w", err)
+		}
+	}
+	if o.Cert == "" {
+		return conf, nil
+	}
+	if _, err := dial.KeyPair(o.Cert, o.Key); err != nil {
+		return nil, fmt.Errorf("--etcd-cert, --etcd-key: %w", err)
+	}
+	conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		pair, err := dial.KeyPair(o.Cert, o.Key)
+		return &pair, err
+	}
+	return conf, nil
+}
+
+func (o Options) password() (string, error) {
+	switch {
+	case o.User == "" && o.PasswordFile == "":
+		return "", nil
+	case o.User == "" || o.PasswordFile == "":
+		return "", errors.New("--etcd-user and --etcd-password-file go together: give both or none")
+	}
+	text, err := userfile.ReadSecret(o.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("--etcd-password-file: %w", err)
+	}
+	password := strings.TrimRight(string(text), "\r\n")
+	if password == "" {
+		return "", fmt.Errorf("--etcd-password-file: %s: it is empty", o.PasswordFile)
+	}
+	return password, nil
+}
+
+// thisProcess returns USER@HOST.
+func thisProcess() string {
+	user := cmp.Or(os.Getenv("USER"), os.Getenv("LOGNAME"), fmt.Sprintf("uid %d", os.Geteuid()))
+	if host, err := os.Hostname(); err == nil {
+		user += "@" + host
+	}
+	return user
+}
+
+// Close ends the connection.
+func (c *Client) Close() { _ = c.etcd.Close() } // it only says that it was canceled
+
+// Explain returns an error of etcd with what to do about it.
+func (c *Client) explain(err error) error {
+	err = rpctypes.Error(err)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, rpctypes.ErrPermissionDenied):
+		return fmt.Errorf("etcd does not permit it to %s: a role of that user must grant the keys", cmp.Or(c.user, "a client without a user"))
+	case errors.Is(err, rpctypes.ErrUserEmpty):
+		return errors.New("etcd wants a user: give --etcd-user and --etcd-password-file, or --etcd-cert and --etcd-key")
+	case errors.Is(err, rpctypes.ErrAuthFailed):
+		return fmt.Errorf("etcd does not accept the user %s with this password (--etcd-user, --etcd-password-file)", c.user)
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return errors.New("etcd's database is full: compact and defragment it, then disarm its alarm NOSPACE (etcdctl alarm disarm)")
+	case errors.Is(err, rpctypes.ErrNoLeader), errors.Is(err, rpctypes.ErrLeaderChanged), errors.Is(err, rpctypes.ErrTimeout), errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail):
+		return fmt.Errorf("etcd has no leader: do the members of its majority run, and reach each other? (%w)", err)
+	case errors.Is(err, rpctypes.ErrRequestTooLarge):
+		return errors.New("etcd does not take a request of this size (its --max-request-bytes, 1.5 MiB by default)")
+	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.DeadlineExceeded:
+		return fmt.Errorf("no answer from etcd (%s) within %s", strings.Join(c.endpoints(), ", "), requestTimeout)
+	case status.Code(err) == codes.Unavailable:
+		return fmt.Errorf("etcd (%s) is not to be reached: %s", strings.Join(c.endpoints(), ", "), status.Convert(err).Message())
+	}
+	return fmt.Errorf("etcd: %w", err)
+}
+
+func (c *Client) endpoints() []string {
+	if c.etcd == nil {
+		return nil
+	}
+	return c.etcd.Endpoints()
+}

@@ -1,0 +1,106 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// page is how many documents one request asks for: less than etcd's limit of a message even if many are of maxDocument.
+const page = 500
+
+// position is how far a copy has come in the history of a store.
+type position struct {
+	// Cluster is the id of the cluster, Term that of the election of its leader, which grows.
+	Cluster uint64 `json:"cluster"`
+	Term    uint64 `json:"term"`
+	// Revision is that of the last change that the copy has.
+	Revision int64 `json:"revision"`
+}
+
+func positionOf(h *etcdserverpb.ResponseHeader) position {
+	return position{h.GetClusterId(), h.GetRaftTerm(), h.GetRevision()}
+}
+
+// continues returns nil if a store that answers with a position has all of the history up to p, and otherwise why it has not:
+// it was restored from a backup, or is another one.
+func (p position) continues(answer position) error {
+	switch {
+	case p == position{}:
+	case answer.Cluster != p.Cluster:
+		return fmt.Errorf("its cluster id is %x, and was %x", answer.Cluster, p.Cluster)
+	case answer.Revision < p.Revision:
+		return fmt.Errorf("its revision is %d, and was %d", answer.Revision, p.Revision)
+	case answer.Term < p.Term:
+		return fmt.Errorf("the term of its election is %d, and was %d", answer.Term, p.Term)
+	}
+	return nil
+}
+
+// listing is what a store has at a position.
+type listing struct {
+	at  position
+	kvs []*mvccpb.KeyValue
+}
+
+// list reads everything under a prefix, as it was at one revision.
+func (c *Client) list(ctx context.Context, prefix string) (*listing, error) {
+	for {
+		l, err := c.listOnce(ctx, prefix)
+		if errors.Is(rpctypes.Error(err), rpctypes.ErrCompacted) {
+			continue // the revision of the first page is gone already
+		}
+		if err != nil {
+			return nil, c.explain(err)
+		}
+		return l, nil
+	}
+}
+
+func (c *Client) listOnce(ctx context.Context, prefix string) (*listing, error) {
+	l := &listing{}
+	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
+	for {
+		options := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend)}
+		if l.at.Revision > 0 {
+			options = append(options, clientv3.WithRev(l.at.Revision))
+		}
+		resp, err := c.get(ctx, from, options...)
+		if err != nil {
+			return nil, err
+		}
+		if l.at.Revision == 0 {
+			l.at = positionOf(resp.Header)
+		}
+		l.kvs = append(l.kvs, resp.Kvs...)
+		if !resp.More || len(resp.Kvs) == 0 {
+			return l, nil
+		}
+		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// get is one request with a time limit.
+func (c *Client) get(ctx context.Context, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return c.etcd.Get(ctx, key, options...)
+}
+
+// where returns where the store is now.
+func (c *Client) where(ctx context.Context) (position, error) {
+	resp, err := c.get(ctx, c.documents()) // no document has this key
+	if err != nil {
+		return position{}, c.explain(err)
+	}
+	return positionOf(resp.Header), nil
+}
+
+// String names the store, for logs.
+func (c *Client) String() string { return strings.Join(c.endpoints(), ",") + c.prefix }

@@ -1,0 +1,545 @@
+// Package etcd keeps documents in etcd, under /PREFIX/RESOURCE/NAMESPACE/NAME with RESOURCE as in Kubernetes
+// ("virtualservices.networking.istio.io", "services"), as JSON that config.Read reads. A key's mod_revision is the
+// resource version. Client reads and writes them, Source keeps a copy of all.
+//
+// It promises that what is not valid is not written, and if another program has written it changes nothing (mesh.md M6);
+// that a write replaces only what its author has read; that a copy misses no change and sees none twice in its handlers, over
+// a lost leader, a partition and a compaction; and that nothing is removed because the store is not to be reached (M8).
+// If the store was restored from a backup or is another one, what it lacks stays in use until it was asked again ConfirmAfter
+// later, as with the guard of the agent (design.md I10). With a file, the copy survives a restart while the store is away.
+//
+// A Secret is encrypted before it is stored; the file of a Source has it as the store has it. The package does not compact
+// or back up etcd. A Client may be used by several goroutines at once; a Source is run once, and its other methods may be
+// called from any goroutine.
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+)
+
+const (
+	// ConfirmAfter is how long documents that a restored store lacks stay in use, until it is asked again.
+	ConfirmAfter = 5 * time.Minute
+	// Patience is how long a start waits for the store before the file of the copy is served.
+	Patience = 5 * time.Second
+	// probeInterval is how often the store is asked where it is.
+	probeInterval = 5 * time.Second
+	// stalled is how long a watch may be behind what a probe has found, until it is opened again.
+	stalled = 20 * time.Second
+	// rewriteAfter is the pause before a file is written again that could not be written.
+	rewriteAfter = time.Minute
+	// retry is the pause before the store is asked again that has answered with an error.
+	retry = time.Second
+)
+
+// Source is a copy of the documents in a store. Create one with NewSource.
+type Source struct {
+	config.Handlers
+	client *Client
+	log    *slog.Logger
+	index  config.Index
+	file   *journal // nil for none
+
+	// What follows is only used by Run. stale is set if everything must be read, restored if the store was found to be
+	// restored. lastValid has the documents of the file until the store was read. confirmAt is when the store is asked
+	// again for what it lacks, the zero time for never. rewriteAt is when the file, which could not be written, is tried
+	// again.
+	stale     bool
+	restored  error
+	lastValid map[config.Key]*config.Config
+	confirmAt time.Time
+	rewriteAt time.Time
+
+	mu       sync.Mutex
+	synced   bool
+	at       position
+	problems map[string][]config.Problem
+	held     map[config.Key]bool // they are not in the store and stay in use
+	away     error               // why the store does not answer; nil
+	since    time.Time           // since when it does not, or since when the copy is of the file
+	fromFile bool                // the copy is of the file, and not of the store yet
+}
+
+var _ config.Source = (*Source)(nil)
+
+// NewSource returns the copy of a store, which is empty until Run. file is where it is kept over a restart; "" for nowhere.
+func NewSource(client *Client, file string, log *slog.Logger) *Source {
+	s := &Source{client: client, log: log.With("name", client.String()), stale: true, problems: make(map[string][]config.Problem), held: make(map[config.Key]bool)}
+	if file != "" {
+		s.file = &journal{path: file}
+	}
+	return s
+}
+
+// Get returns a document; nil if there is none.
+func (s *Source) Get(key config.Key) *config.Config { return s.index.Get(key) }
+
+// List returns the documents of a kind, of one namespace or, for "", of all, by namespace and name.
+func (s *Source) List(kind config.Kind, namespace string) []*config.Config {
+	return s.index.List(kind, namespace)
+}
+
+// HasSynced reports whether the store, or the file while the store is away, was read once and the handlers were called for
+// all of its documents.
+func (s *Source) HasSynced() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.synced
+}
+
+// State is what is known of the store.
+type State struct {
+	// Cluster is the id of the cluster of etcd, and Revision that up to which the copy is complete.
+	Cluster  uint64
+	Revision int64
+	// Away is why the store does not answer, and Since since when; nil if it does.
+	Away  error
+	Since time.Time
+	// FromFile says that the copy is that of an earlier run, because the store has not answered yet.
+	FromFile bool
+	// Held is the number of documents that a restored store lacks and that stay in use, Invalid that of those that have
+	// an error.
+	Held, Invalid int
+}
+
+// State returns what is known of the store.
+func (s *Source) State() State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	invalid := 0
+	for _, found := range s.problems {
+		if config.Invalid(found) {
+			invalid++
+		}
+	}
+	return State{s.at.Cluster, s.at.Revision, s.away, s.since, s.fromFile, len(s.held), invalid}
+}
+
+// Problems returns what is wrong in the documents, by key, and with the store.
+func (s *Source) Problems() []config.Problem {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []config.Problem
+	for _, path := range slices.Sorted(maps.Keys(s.problems)) {
+		out = append(out, s.problems[path]...)
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(s.held), compareKeys) {
+		out = append(out, config.Problem{File: s.client.path(key), Key: key, Severity: config.SeverityWarning, Message: fmt.Sprintf("the store was restored and lacks it: it stays in use until the store is asked again, %s after that", ConfirmAfter)})
+	}
+	switch {
+	case s.away != nil && s.fromFile:
+		out = append(out, config.Problem{File: s.client.String(), Message: fmt.Sprintf("the store does not answer since %s; the documents of the last run are in use: %v", s.since.UTC().Format(time.RFC3339), s.away)})
+	case s.away != nil:
+		out = append(out, config.Problem{File: s.client.String(), Message: fmt.Sprintf("the store does not answer since %s; the documents stay in use: %v", s.since.UTC().Format(time.RFC3339), s.away)})
+	}
+	return out
+}
+
+func compareKeys(a, b config.Key) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// Run keeps the copy current until ctx ends, and returns its cause.
+func (s *Source) Run(ctx context.Context) error {
+	s.load()
+	if s.file != nil {
+		defer s.file.close()
+	}
+	patience := time.Now().Add(Patience)
+	for {
+		err := s.follow(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err != nil {
+			s.reached(err)
+			s.serveFile(patience)
+			if !wake.Sleep(ctx, retry) {
+				return context.Cause(ctx)
+			}
+		}
+	}
+}
+
+// load reads the file.
+func (s *Source) load() {
+	if s.file == nil {
+		return
+	}
+	s.lastValid = make(map[config.Key]*config.Config)
+	at, records, err := s.file.load()
+	if err != nil {
+		s.log.Error("the file of the documents is damaged: what can be read of it is used", "file", s.file.path, "err", err)
+	}
+	s.at = at
+	for path, r := range records {
+		if key, doc, _ := s.client.decode(path, r.Value, r.Modified); doc != nil {
+			s.lastValid[key] = doc
+		}
+	}
+}
+
+// serveFile takes the documents of the file as the copy if the store has not answered until a time.
+func (s *Source) serveFile(patience time.Time) {
+	s.mu.Lock()
+	synced := s.synced
+	s.mu.Unlock()
+	if synced || s.position() == (position{}) || time.Now().Before(patience) {
+		return
+	}
+	s.takeFile()
+	s.mu.Lock()
+	s.synced, s.fromFile = true, true
+	s.mu.Unlock()
+	s.log.Warn("the store does not answer: the documents of the last run are served", "documents", len(s.lastValid))
+}
+
+// takeFile puts the documents of the file into the copy.
+func (s *Source) takeFile() {
+	for _, key := range slices.SortedFunc(maps.Keys(s.lastValid), compareKeys) {
+		s.put(s.lastValid[key])
+	}
+}
+
+// reached takes in whether the store answers.
+func (s *Source) reached(err error) {
+	s.mu.Lock()
+	before := s.away
+	s.away = err
+	if (before == nil) != (err == nil) {
+		s.since = time.Now()
+	}
+	s.mu.Unlock()
+	switch {
+	case err != nil && (before == nil || before.Error() != err.Error()):
+		s.log.Error("the store does not answer; the documents stay in use", "err", err)
+	case err == nil && before != nil:
+		s.log.Info("the store answers again")
+	}
+}
+
+// follow reads the store if that is necessary, and follows its changes until something is wrong or everything must be read
+// again; then the error is nil.
+func (s *Source) follow(ctx context.Context) error {
+	if s.stale {
+		if err := s.readAll(ctx); err != nil {
+			return err
+		}
+	}
+	// A context that is canceled ends the watch.
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	w := &watch{Source: s, ctx: ctx, events: s.client.etcd.Watch(ctx, s.client.documents(), clientv3.WithPrefix(), clientv3.WithRev(s.position().Revision+1), clientv3.WithProgressNotify(), clientv3.WithFragment())}
+	return w.run()
+}
+
+func (s *Source) position() position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at
+}
+
+// readAll reads the store.
+func (s *Source) readAll(ctx context.Context) error {
+	asked := time.Now()
+	l, err := s.client.list(ctx, s.client.documents())
+	if err != nil {
+		return err
+	}
+	s.take(l, asked)
+	return nil
+}
+
+// take takes in what the store has, as it was asked at a time.
+func (s *Source) take(l *listing, asked time.Time) {
+	if err := cmp.Or(s.restored, s.position().continues(l.at)); err != nil {
+		s.log.Error("the store was restored from a backup, or is another one: what it lacks stays in use until it is asked again", "err", err, "after", ConfirmAfter)
+		if !s.HasSynced() {
+			s.takeFile()
+		}
+		s.restored, s.confirmAt = nil, asked.Add(ConfirmAfter)
+	}
+	removals := s.confirmAt.IsZero() || !asked.Before(s.confirmAt)
+	there := make(map[config.Key]bool, len(l.kvs))
+	problems := make(map[string][]config.Problem)
+	put, removed := 0, 0
+	for _, kv := range l.kvs {
+		key, doc, found := s.client.decodeKV(kv)
+		if len(found) > 0 {
+			problems[string(kv.Key)] = found
+			s.logProblems(string(kv.Key), found)
+		}
+		if key.Name == "" {
+			continue
+		}
+		there[key] = true
+		if doc == nil && s.index.Get(key) == nil {
+			doc = s.lastValid[key] // its last valid content
+		}
+		if doc != nil && s.put(doc) {
+			put++
+		}
+	}
+	held := make(map[config.Key]bool)
+	for _, c := range s.index.All() {
+		switch {
+		case there[c.Meta.Key]:
+		case removals:
+			s.remove(c.Meta.Key)
+			removed++
+		default:
+			held[c.Meta.Key] = true
+		}
+	}
+	if len(held) == 0 {
+		s.confirmAt = time.Time{}
+	}
+	s.stale, s.lastValid = false, nil
+	s.mu.Lock()
+	s.at = l.at
+	s.problems, s.held = problems, held
+	s.synced, s.fromFile = true, false
+	s.mu.Unlock()
+	s.reached(nil)
+	s.rewrite()
+	s.log.Info("documents loaded", "revision", l.at.Revision, "put", put, "removed", removed, "held", len(held), "problems", len(problems))
+}
+
+// rewrite writes the file anew. While documents are held that the store lacks it stays as it is, so that they are held after a
+// restart, too.
+func (s *Source) rewrite() {
+	if s.file == nil || !s.confirmAt.IsZero() {
+		return
+	}
+	var records []record
+	for _, doc := range s.index.All() {
+		value, err := s.client.encode(doc, time.Time{})
+		if err != nil {
+			continue // of a Secret whose key was taken away
+		}
+		revision, _ := parseVersion(doc.ResourceVersion)
+		records = append(records, record{s.client.path(doc.Meta.Key), revision, value})
+	}
+	s.wrote(s.file.replace(s.position(), records))
+}
+
+// wrote takes in whether the file could be written.
+func (s *Source) wrote(err error) {
+	if err == nil {
+		s.rewriteAt = time.Time{}
+		return
+	}
+	s.rewriteAt = time.Now().Add(rewriteAfter)
+	s.log.Error("the documents cannot be kept for a restart", "file", s.file.path, "err", err, "again_in", rewriteAfter)
+}
+
+// keep adds changes to the file.
+func (s *Source) keep(records []record) {
+	if s.file == nil || !s.confirmAt.IsZero() || time.Now().Before(s.rewriteAt) {
+		return
+	}
+	full, err := s.file.append(s.position(), records)
+	if err != nil {
+		s.wrote(err)
+	} else if full {
+		s.rewrite()
+	}
+}
+
+// put puts a document into the copy, and reports whether it has changed.
+func (s *Source) put(doc *config.Config) bool {
+	old := s.index.Put(doc)
+	if old != nil && config.ContentVersion(old) == config.ContentVersion(doc) {
+		return false
+	}
+	s.Call(config.Event{Old: old, New: doc})
+	return true
+}
+
+// remove removes a document from the copy.
+func (s *Source) remove(key config.Key) {
+	if old := s.index.Remove(key); old != nil {
+		s.Call(config.Event{Old: old})
+	}
+}
+
+// event takes in a change, and returns what to keep of it; false for nothing.
+func (s *Source) event(e *clientv3.Event) (r record, ok bool) {
+	path := string(e.Kv.Key)
+	r = record{Key: path, Modified: e.Kv.ModRevision}
+	var found []config.Problem
+	key, isDocument := s.client.parse(path)
+	switch {
+	case e.Type == mvccpb.Event_DELETE && isDocument:
+		s.remove(key)
+		ok = true
+	case e.Type != mvccpb.Event_DELETE:
+		var doc *config.Config
+		if _, doc, found = s.client.decodeKV(e.Kv); doc != nil {
+			s.put(doc)
+			r.Value, ok = e.Kv.Value, true
+		}
+	}
+	s.logProblems(path, found)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.problems, path)
+	if len(found) > 0 {
+		s.problems[path] = found
+	}
+	delete(s.held, key)
+	s.at.Revision = max(s.at.Revision, e.Kv.ModRevision)
+	return r, ok
+}
+
+// logProblems logs those problems of a document that are new.
+func (s *Source) logProblems(path string, problems []config.Problem) {
+	s.mu.Lock()
+	previous := s.problems[path]
+	s.mu.Unlock()
+	for _, p := range problems {
+		switch {
+		case slices.Contains(previous, p):
+		case p.Severity == config.SeverityError:
+			s.log.Error("document not used; its last valid content, if it had any, stays in use", "err", p.String())
+		default:
+			s.log.Warn("document used with a warning", "err", p.String())
+		}
+	}
+}
+
+// errStalled is that of a watch that does not deliver what the store has.
+var errStalled = errors.New("the watch has delivered nothing for a while, though the store has changed")
+
+// watch follows the changes of a store.
+type watch struct {
+	*Source
+	ctx    context.Context
+	events clientv3.WatchChan
+	// probed has the answers to probes, probing is set while one is under way.
+	probed  chan answer
+	probing bool
+	// behind is since when the copy is behind target, a revision that the store has had; the zero time if it is not.
+	behind time.Time
+	target int64
+}
+
+// answer is what a probe has found. from is the position of the copy when it began.
+type answer struct {
+	from, at position
+	err      error
+}
+
+// run returns nil if everything must be read again.
+func (w *watch) run() error {
+	w.probed = make(chan answer, 1)
+	probe := time.NewTicker(probeInterval)
+	defer probe.Stop()
+	confirm := time.NewTimer(0)
+	defer confirm.Stop()
+	wake.Reset(confirm, w.confirmAt)
+	for !w.stale {
+		var err error
+		select {
+		case <-w.ctx.Done():
+			return w.ctx.Err()
+		case resp, open := <-w.events:
+			err = w.response(resp, open)
+		case a := <-w.probed:
+			w.probing = false
+			err = w.found(a)
+		case <-probe.C:
+			w.probe()
+		case <-confirm.C:
+			w.stale = true // the answer confirms what is held
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// response takes in what the watch delivers.
+func (w *watch) response(resp clientv3.WatchResponse, open bool) error {
+	switch err := resp.Err(); {
+	case errors.Is(err, rpctypes.ErrCompacted):
+		w.log.Warn("the store has compacted what was not delivered yet: everything is read again", "revision", w.position().Revision, "compacted", resp.CompactRevision)
+		w.stale = true
+		return nil
+	case err != nil:
+		return w.client.explain(err)
+	case !open:
+		return errors.New("the watch has ended")
+	}
+	var records []record
+	for _, e := range resp.Events {
+		if r, ok := w.event(e); ok {
+			records = append(records, r)
+		}
+	}
+	if resp.IsProgressNotify() {
+		w.mu.Lock()
+		w.at.Revision = max(w.at.Revision, resp.Header.Revision)
+		w.mu.Unlock()
+	}
+	if len(records) > 0 {
+		w.keep(records)
+	}
+	return nil
+}
+
+// probe asks the store where it is, and lets the watch say how far it is.
+func (w *watch) probe() {
+	_ = w.client.etcd.RequestProgress(w.ctx) // the probe finds what is wrong
+	if w.probing {
+		return
+	}
+	w.probing = true
+	from := w.position()
+	go func() {
+		at, err := w.client.where(w.ctx)
+		w.probed <- answer{from, at, err}
+	}()
+}
+
+// found takes in where the store is.
+func (w *watch) found(a answer) error {
+	w.reached(a.err)
+	if a.err != nil {
+		return nil // the watch goes on as soon as it can
+	}
+	if err := a.from.continues(a.at); err != nil {
+		w.restored, w.stale = err, true
+		return nil
+	}
+	w.mu.Lock()
+	w.at.Term = a.at.Term
+	has := w.at.Revision
+	w.mu.Unlock()
+	switch {
+	case has >= w.target:
+		w.behind, w.target = time.Time{}, a.at.Revision
+		if has < w.target {
+			w.behind = time.Now()
+		}
+	case time.Since(w.behind) > stalled:
+		return errStalled
+	}
+	return nil
+}

@@ -1,0 +1,217 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
+)
+
+var _ config.Writer = (*Client)(nil)
+
+// Create stores a new document, with this time as that of its creation if it has none. Its errors are config.ErrExists,
+// which says who has written what is there, and *config.InvalidError.
+func (c *Client) Create(ctx context.Context, doc *config.Config) (version string, err error) {
+	if problems := config.Validate(doc); config.Invalid(problems) {
+		return "", &config.InvalidError{Problems: problems}
+	}
+	now := time.Now().Truncate(time.Second)
+	if doc.Created.IsZero() {
+		created := *doc
+		created.Created = now
+		doc = &created
+	}
+	return c.put(ctx, doc, now, 0)
+}
+
+// Import stores a document as it is, with its time of creation or without one, in place of any that has its key.
+func (c *Client) Import(ctx context.Context, doc *config.Config) error {
+	if problems := config.Validate(doc); config.Invalid(problems) {
+		return &config.InvalidError{Problems: problems}
+	}
+	value, err := c.encode(doc, time.Now())
+	if err != nil {
+		return fmt.Errorf("%s: %w", doc.Meta.Key, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if _, err := c.etcd.Put(ctx, c.path(doc.Meta.Key), string(value)); err != nil {
+		return c.unknown(doc.Meta.Key, err)
+	}
+	return nil
+}
+
+// Update replaces the document that has doc's resource version. It keeps the time of creation if doc has none. Its errors are
+// config.ErrNotFound, config.ErrConflict, which says who has changed it and when, and *config.InvalidError.
+func (c *Client) Update(ctx context.Context, doc *config.Config) (version string, err error) {
+	if problems := config.Validate(doc); config.Invalid(problems) {
+		return "", &config.InvalidError{Problems: problems}
+	}
+	revision, err := parseVersion(doc.ResourceVersion)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", doc.Meta.Key, err)
+	}
+	if doc.Created.IsZero() {
+		old, _, err := c.Read(ctx, doc.Meta.Key)
+		if err != nil {
+			return "", err
+		}
+		if old != nil {
+			updated := *doc
+			updated.Created = old.Created
+			doc = &updated
+		}
+	}
+	return c.put(ctx, doc, time.Now().Truncate(time.Second), revision)
+}
+
+// Delete deletes the document that has a resource version, or for "" any. Its errors are config.ErrNotFound, and
+// config.ErrConflict, which says who has changed it and when.
+func (c *Client) Delete(ctx context.Context, key config.Key, version string) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	path := c.path(key)
+	if version == "" {
+		resp, err := c.etcd.Delete(ctx, path)
+		switch {
+		case err != nil:
+			return c.unknown(key, err)
+		case resp.Deleted == 0:
+			return fmt.Errorf("%s: %w", key, config.ErrNotFound)
+		}
+		return nil
+	}
+	revision, err := parseVersion(version)
+	if err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	resp, err := c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(path), "=", revision)).
+		Then(clientv3.OpDelete(path)).Else(clientv3.OpGet(path)).Commit()
+	if err != nil {
+		return c.unknown(key, err)
+	}
+	if !resp.Succeeded {
+		return refused(key, resp)
+	}
+	return nil
+}
+
+// put writes a document if its key has a revision; 0 if there must be none.
+func (c *Client) put(ctx context.Context, doc *config.Config, at time.Time, revision int64) (version string, err error) {
+	value, err := c.encode(doc, at)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", doc.Meta.Key, err)
+	}
+	path := c.path(doc.Meta.Key)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	resp, err := c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(path), "=", revision)).
+		Then(clientv3.OpPut(path, string(value))).Else(clientv3.OpGet(path)).Commit()
+	if err != nil {
+		return "", c.unknown(doc.Meta.Key, err)
+	}
+	if !resp.Succeeded {
+		if revision == 0 {
+			return "", fmt.Errorf("%s: %w%s", doc.Meta.Key, config.ErrExists, lastChange(stored(resp)))
+		}
+		return "", refused(doc.Meta.Key, resp)
+	}
+	return strconv.FormatInt(resp.Header.Revision, 10), nil
+}
+
+// unknown returns the error of a write. One that was not answered may have been made.
+func (c *Client) unknown(key config.Key, err error) error {
+	explained := c.explain(err)
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%s: %w; it is not known whether the change was made", key, explained)
+	}
+	return fmt.Errorf("%s: %w", key, explained)
+}
+
+// refused returns the error of a write whose revision is not the stored one.
+func refused(key config.Key, resp *clientv3.TxnResponse) error {
+	kv := stored(resp)
+	if kv == nil {
+		return fmt.Errorf("%s: %w", key, config.ErrNotFound)
+	}
+	return fmt.Errorf("%s: %w%s", key, config.ErrConflict, lastChange(kv))
+}
+
+// stored returns what there is instead of what a transaction wants; nil for nothing.
+func stored(resp *clientv3.TxnResponse) *mvccpb.KeyValue {
+	for _, r := range resp.Responses {
+		if kvs := r.GetResponseRange().GetKvs(); len(kvs) > 0 {
+			return kvs[0]
+		}
+	}
+	return nil
+}
+
+// lastChange says who wrote what is stored.
+func lastChange(kv *mvccpb.KeyValue) string {
+	if kv == nil {
+		return ""
+	}
+	return fmt.Sprintf(": by %s, as revision %d", config.AuthorOf(kv.Value), kv.ModRevision)
+}
+
+func parseVersion(version string) (int64, error) {
+	revision, err := strconv.ParseInt(version, 10, 64)
+	if err != nil || revision < 1 {
+		return 0, fmt.Errorf("its resource version %q is none of etcd: read it first", version)
+	}
+	return revision, nil
+}
+
+// Read reads a document and what is wrong in it; nil for none. One with an error is nil, too.
+func (c *Client) Read(ctx context.Context, key config.Key) (*config.Config, []config.Problem, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	resp, err := c.etcd.Get(ctx, c.path(key))
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", key, c.explain(err))
+	}
+	if len(resp.Kvs) == 0 {
+		return nil, nil, nil
+	}
+	_, doc, problems := c.decodeKV(resp.Kvs[0])
+	return doc, problems, nil
+}
+
+// Stored is a document in the store.
+type Stored struct {
+	Key    config.Key
+	Config *config.Config // nil if it has an error
+	// Problems are what is wrong in it, Author who wrote it, Revision the resource version.
+	Problems []config.Problem
+	Author   config.Author
+	Revision int64
+}
+
+// List reads the documents of a kind, or for "" of all, and of one namespace or for "" of all, in the order of their keys, as
+// they were at one time. What is stored under keys of no document is left out.
+func (c *Client) List(ctx context.Context, kind config.Kind, namespace string) ([]Stored, error) {
+	prefix := c.documents()
+	if kind != "" {
+		prefix = c.pathOf(kind, namespace)
+	}
+	l, err := c.list(ctx, prefix)
+	if err != nil {
+		return nil, err
+	}
+	var out []Stored
+	for _, kv := range l.kvs {
+		key, doc, problems := c.decodeKV(kv)
+		if key.Kind == "" || namespace != "" && key.Namespace != namespace {
+			continue
+		}
+		out = append(out, Stored{key, doc, problems, config.AuthorOf(kv.Value), kv.ModRevision})
+	}
+	return out, nil
+}

@@ -97,7 +97,7 @@ type Environment struct {
 	cfg       Config
 	tls       *tls.Config // nil for none
 	authn     *authn.Authenticator
-	ca        *ca.Server // nil for none
+	ca        *ca.Server   // nil for none
 	store     *etcd.Client // nil if the documents are in a directory
 	config    config.Source
 	keys      *jwks.Store

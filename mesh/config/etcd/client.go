@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
 	"os"
 	"slices"
@@ -30,6 +31,8 @@ const DefaultPrefix = "/holdfast"
 const (
 	// requestTimeout is how long one request may take: longer than the election of a leader.
 	requestTimeout = 5 * time.Second
+	// diagnosisTimeout is how long a connection may take by which it is found out why nobody answers.
+	diagnosisTimeout = time.Second
 	// Pings find a member that does not answer any more, so that another one is asked.
 	pingTime, pingTimeout = 10 * time.Second, 3 * time.Second
 )
@@ -60,6 +63,7 @@ type Client struct {
 	sealer *sealer
 	author string
 	user   string
+	tls    *tls.Config // nil for plaintext
 	log    *slog.Logger
 }
 
@@ -81,6 +85,7 @@ func Open(o Options) (*Client, error) {
 	if conf.TLS, err = o.tls(); err != nil {
 		return nil, err
 	}
+	c.tls = conf.TLS
 	if conf.Password, err = o.password(); err != nil {
 		return nil, err
 	}
@@ -178,7 +183,7 @@ func thisProcess() string {
 // Close ends the connection.
 func (c *Client) Close() { _ = c.etcd.Close() } // it only says that it was canceled
 
-// Explain returns an error of etcd with what to do about it.
+// explain returns an error of etcd with what to do about it.
 func (c *Client) explain(err error) error {
 	err = rpctypes.Error(err)
 	switch {
@@ -196,12 +201,49 @@ func (c *Client) explain(err error) error {
 		return fmt.Errorf("etcd has no leader: do the members of its majority run, and reach each other? (%w)", err)
 	case errors.Is(err, rpctypes.ErrRequestTooLarge):
 		return errors.New("etcd does not take a request of this size (its --max-request-bytes, 1.5 MiB by default)")
-	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.DeadlineExceeded:
-		return fmt.Errorf("no answer from etcd (%s) within %s", strings.Join(c.endpoints(), ", "), requestTimeout)
-	case status.Code(err) == codes.Unavailable:
-		return fmt.Errorf("etcd (%s) is not to be reached: %s", strings.Join(c.endpoints(), ", "), status.Convert(err).Message())
+	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.DeadlineExceeded, status.Code(err) == codes.Unavailable:
+		return fmt.Errorf("no answer from etcd: %s", c.diagnose())
 	}
 	return fmt.Errorf("etcd: %w", err)
+}
+
+// diagnose connects to each member, and returns why none answers.
+func (c *Client) diagnose() string {
+	var reasons []string
+	for _, endpoint := range c.endpoints() {
+		reason := fmt.Sprintf("it takes connections, and does not answer within %s", requestTimeout)
+		if err := c.dial(endpoint); err != nil {
+			reason = err.Error()
+		}
+		reasons = append(reasons, endpoint+": "+reason)
+	}
+	return strings.Join(reasons, "; ")
+}
+
+// dial connects to a member and ends the connection.
+func (c *Client) dial(endpoint string) error {
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return err
+	}
+	network, address := "tcp", u.Host
+	if u.Scheme == "unix" {
+		network, address = "unix", u.Host+u.Path
+	}
+	conn, err := net.DialTimeout(network, address, diagnosisTimeout)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if c.tls == nil {
+		return nil
+	}
+	if err := conn.SetDeadline(time.Now().Add(diagnosisTimeout)); err != nil {
+		return err
+	}
+	conf := c.tls.Clone()
+	conf.ServerName = u.Hostname()
+	return tls.Client(conn, conf).Handshake()
 }
 
 func (c *Client) endpoints() []string {

@@ -79,7 +79,9 @@ func (c *copied) want(t *testing.T, want ...string) {
 }
 
 // puts and deletes are events.
-func puts(kv *mvccpb.KeyValue) *clientv3.Event { return &clientv3.Event{Type: mvccpb.Event_PUT, Kv: kv} }
+func puts(kv *mvccpb.KeyValue) *clientv3.Event {
+	return &clientv3.Event{Type: mvccpb.Event_PUT, Kv: kv}
+}
 
 func deletes(path string, revision int64) *clientv3.Event {
 	return &clientv3.Event{Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: []byte(path), ModRevision: revision}}

@@ -18,9 +18,6 @@ var _ config.Writer = (*Client)(nil)
 // Create stores a new document, with this time as that of its creation if it has none. Its errors are config.ErrExists,
 // which says who has written what is there, and *config.InvalidError.
 func (c *Client) Create(ctx context.Context, doc *config.Config) (version string, err error) {
-	if problems := config.Validate(doc); config.Invalid(problems) {
-		return "", &config.InvalidError{Problems: problems}
-	}
 	now := time.Now().Truncate(time.Second)
 	if doc.Created.IsZero() {
 		created := *doc
@@ -32,12 +29,9 @@ func (c *Client) Create(ctx context.Context, doc *config.Config) (version string
 
 // Import stores a document as it is, with its time of creation or without one, in place of any that has its key.
 func (c *Client) Import(ctx context.Context, doc *config.Config) error {
-	if problems := config.Validate(doc); config.Invalid(problems) {
-		return &config.InvalidError{Problems: problems}
-	}
-	value, err := c.encode(doc, time.Now())
+	value, err := c.valid(doc, time.Now())
 	if err != nil {
-		return fmt.Errorf("%s: %w", doc.Meta.Key, err)
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -50,9 +44,6 @@ func (c *Client) Import(ctx context.Context, doc *config.Config) error {
 // Update replaces the document that has doc's resource version. It keeps the time of creation if doc has none. Its errors are
 // config.ErrNotFound, config.ErrConflict, which says who has changed it and when, and *config.InvalidError.
 func (c *Client) Update(ctx context.Context, doc *config.Config) (version string, err error) {
-	if problems := config.Validate(doc); config.Invalid(problems) {
-		return "", &config.InvalidError{Problems: problems}
-	}
 	revision, err := parseVersion(doc.ResourceVersion)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", doc.Meta.Key, err)
@@ -104,9 +95,9 @@ func (c *Client) Delete(ctx context.Context, key config.Key, version string) err
 
 // put writes a document if its key has a revision; 0 if there must be none.
 func (c *Client) put(ctx context.Context, doc *config.Config, at time.Time, revision int64) (version string, err error) {
-	value, err := c.encode(doc, at)
+	value, err := c.valid(doc, at)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", doc.Meta.Key, err)
+		return "", err
 	}
 	path := c.path(doc.Meta.Key)
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -123,6 +114,21 @@ func (c *Client) put(ctx context.Context, doc *config.Config, at time.Time, revi
 		return "", refused(doc.Meta.Key, resp)
 	}
 	return strconv.FormatInt(resp.Header.Revision, 10), nil
+}
+
+// valid returns the value of a document that every server will read as it is; *config.InvalidError if there is none.
+func (c *Client) valid(doc *config.Config, at time.Time) ([]byte, error) {
+	value, err := c.encode(doc, at)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doc.Meta.Key, err)
+	}
+	if _, read, problems := c.decode(c.path(doc.Meta.Key), value, 1); read == nil {
+		for i := range problems {
+			problems[i].File = ""
+		}
+		return nil, &config.InvalidError{Problems: problems}
+	}
+	return value, nil
 }
 
 // unknown returns the error of a write. One that was not answered may have been made.

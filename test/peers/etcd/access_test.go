@@ -1,0 +1,76 @@
+package etcd
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/holdfast-xds/holdfast/mesh/config/etcd"
+)
+
+// grant lets a role read and write what is between a key and an end.
+func (s *store) grant(role, key, end string, access clientv3.PermissionType) {
+	s.Helper()
+	_, err := s.raw.RoleGrantPermission(context.Background(), role, key, end, access)
+	s.Check(err)
+}
+
+// user makes a user with a role of its own.
+func (s *store) user(name, password string) {
+	s.Helper()
+	ctx := context.Background()
+	_, err := s.raw.RoleAdd(ctx, name)
+	s.Check(err)
+	_, err = s.raw.UserAdd(ctx, name, password)
+	s.Check(err)
+	_, err = s.raw.UserGrantRole(ctx, name, name)
+	s.Check(err)
+}
+
+// A tenant is a user whose role has the namespaces that are its own.
+func TestATenantWritesOnlyItsOwnNamespace(t *testing.T) {
+	s := newStore(t)
+	s.user("root", "root")
+	s.user("shop", "shop-password")
+	s.user("server", "server-password")
+	s.grant("shop", "/holdfast/workloadentries.networking.istio.io/shop/", "/holdfast/workloadentries.networking.istio.io/shop0", clientv3.PermissionType(clientv3.PermReadWrite))
+	s.grant("server", "/holdfast/", "/holdfast0", clientv3.PermissionType(clientv3.PermRead))
+	_, err := s.raw.AuthEnable(context.Background())
+	s.Check(err)
+	as := func(name, password string) *etcd.Client {
+		return s.open(etcd.Options{User: name, PasswordFile: s.file(name+".password", password+"\n")})
+	}
+	shop, server := as("shop", "shop-password"), as("server", "server-password")
+	source := follow(s.Rig, server, "")
+	source.synced()
+	write(t, shop, entry(t, "a", "10.0.0.1"))
+	source.has("a", "10.0.0.1")
+	other := *entry(t, "a", "10.0.0.1")
+	other.Namespace = "bank"
+	rule := read(t, "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a, namespace: shop}\nspec: {host: a.test}\n")
+	for name, err := range map[string]error{
+		"another's namespace":         must(shop.Create(t.Context(), &other)),
+		"a kind that is not its own":  must(shop.Create(t.Context(), rule)),
+		"delete in another's":         shop.Delete(t.Context(), other.Meta.Key, ""),
+		"a server that may only read": must(server.Create(t.Context(), entry(t, "b", "10.0.0.1"))),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "does not permit it to") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	source.want("add a")
+	if _, err := etcd.Open(etcd.Options{Endpoints: []string{s.url()}, User: "shop", PasswordFile: s.file("wrong", "wrong")}); err == nil || !strings.Contains(err.Error(), "--etcd-password-file") || strings.Contains(err.Error(), "wrong") {
+		t.Errorf("a wrong password: %v", err)
+	}
+	if _, err := s.open(etcd.Options{}).Create(t.Context(), entry(t, "c", "10.0.0.1")); err == nil || !strings.Contains(err.Error(), "--etcd-user") {
+		t.Errorf("no user: %v", err)
+	}
+	// A value of another document in a key that it may write is not read by anybody.
+	s.Check(err)
+	source.want()
+}
+
+// must returns the error of a call.
+func must(_ string, err error) error { return err }

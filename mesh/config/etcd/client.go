@@ -99,7 +99,7 @@ func Open(o Options) (*Client, error) {
 	}
 	c.sealer = newSealer(keys)
 	if c.etcd, err = clientv3.New(conf); err != nil {
-		return nil, fmt.Errorf("--etcd: %w", c.explain(err))
+		return nil, fmt.Errorf("--etcd: %w", c.Explain(err))
 	}
 	return c, nil
 }
@@ -180,11 +180,17 @@ func thisProcess() string {
 	return user
 }
 
+// Replicas returns a client for what servers tell each other (package replica), and what begins the keys of that. They are
+// not below those of the documents.
+func (c *Client) Replicas() (client *clientv3.Client, prefix string) {
+	return c.etcd, c.prefix + "-replicas/"
+}
+
 // Close ends the connection.
 func (c *Client) Close() { _ = c.etcd.Close() } // it only says that it was canceled
 
-// explain returns an error of etcd with what to do about it.
-func (c *Client) explain(err error) error {
+// Explain returns an error of etcd with what to do about it.
+func (c *Client) Explain(err error) error {
 	err = rpctypes.Error(err)
 	switch {
 	case err == nil:

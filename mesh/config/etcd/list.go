@@ -57,7 +57,7 @@ func (c *Client) list(ctx context.Context, prefix string) (*listing, error) {
 			continue // the revision of the first page is gone already
 		}
 		if err != nil {
-			return nil, c.explain(err)
+			return nil, c.Explain(err)
 		}
 		return l, nil
 	}
@@ -97,7 +97,7 @@ func (c *Client) get(ctx context.Context, key string, options ...clientv3.OpOpti
 func (c *Client) where(ctx context.Context) (position, error) {
 	resp, err := c.get(ctx, c.documents()) // no document has this key
 	if err != nil {
-		return position{}, c.explain(err)
+		return position{}, c.Explain(err)
 	}
 	return positionOf(resp.Header), nil
 }

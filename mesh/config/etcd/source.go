@@ -483,7 +483,7 @@ func (w *watch) response(resp clientv3.WatchResponse, open bool) error {
 		w.stale = true
 		return nil
 	case err != nil:
-		return w.client.explain(err)
+		return w.client.Explain(err)
 	case !open:
 		return errors.New("the watch has ended")
 	}

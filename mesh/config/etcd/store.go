@@ -133,7 +133,7 @@ func (c *Client) valid(doc *config.Config, at time.Time) ([]byte, error) {
 
 // unknown returns the error of a write. One that was not answered may have been made.
 func (c *Client) unknown(key config.Key, err error) error {
-	explained := c.explain(err)
+	explained := c.Explain(err)
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return fmt.Errorf("%s: %w; it is not known whether the change was made", key, explained)
 	}
@@ -181,7 +181,7 @@ func (c *Client) Read(ctx context.Context, key config.Key) (*config.Config, []co
 	defer cancel()
 	resp, err := c.etcd.Get(ctx, c.path(key))
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", key, c.explain(err))
+		return nil, nil, fmt.Errorf("%s: %w", key, c.Explain(err))
 	}
 	if len(resp.Kvs) == 0 {
 		return nil, nil, nil

@@ -28,6 +28,11 @@ func (h handshake) Clone() grpccredentials.TransportCredentials { return h }
 func (handshake) ServerHandshake(c net.Conn) (net.Conn, grpccredentials.AuthInfo, error) {
 	info := authInfo{CommonAuthInfo: grpccredentials.CommonAuthInfo{SecurityLevel: grpccredentials.NoSecurity}}
 	var secure bool
+	if first, ok := c.(*sniffed); ok {
+		if conn, ok := first.Conn.(*departing); ok {
+			info.leaving = conn.leaving
+		}
+	}
 	if secure, info.certificate = shown(c); secure {
 		info.SecurityLevel = grpccredentials.PrivacyAndIntegrity
 	}
@@ -41,7 +46,11 @@ func shown(c net.Conn) (secure bool, certificate *x509.Certificate) {
 	if !ok {
 		return false, nil
 	}
-	conn, ok := first.Conn.(*tls.Conn)
+	under := first.Conn
+	if conn, ok := under.(*departing); ok {
+		under = conn.Conn
+	}
+	conn, ok := under.(*tls.Conn)
 	if !ok {
 		return false, nil
 	}
@@ -67,6 +76,7 @@ func credentialsOfREST(r *http.Request) (c Credentials) {
 type authInfo struct {
 	grpccredentials.CommonAuthInfo
 	certificate *x509.Certificate // verified; nil for none
+	leaving     <-chan struct{}   // closed when the connection has got a GOAWAY; nil for never
 }
 
 // AuthType implements credentials.AuthInfo.

@@ -20,6 +20,7 @@ type mux struct {
 	grpc, rest *half
 	sniffing   sync.WaitGroup
 	count      func(change int) // called for each connection that is handed on, and closed
+	departing  bool             // gRPC connections are a departing
 }
 
 // half is the listener of gRPC or of REST connections. Its channel is never closed.
@@ -29,10 +30,10 @@ type half struct {
 	done         chan struct{} // closed when the mux has ended
 }
 
-func newMux(lis net.Listener, count func(change int)) *mux {
+func newMux(lis net.Listener, count func(change int), watch bool) *mux {
 	done := make(chan struct{})
 	return &mux{
-		Listener: lis, count: count,
+		Listener: lis, count: count, departing: watch,
 		grpc: &half{lis, make(chan net.Conn), done},
 		rest: &half{lis, make(chan net.Conn), done},
 	}
@@ -85,7 +86,11 @@ func (m *mux) sniff(c net.Conn) {
 	}
 	_ = c.SetReadDeadline(time.Time{})
 	m.count(1)
-	handed := &sniffed{Conn: c, head: head, closed: sync.OnceFunc(func() { m.count(-1) })}
+	under := c
+	if m.departing && to == m.grpc {
+		under = &departing{Conn: c, leaving: make(chan struct{})}
+	}
+	handed := &sniffed{Conn: under, head: head, closed: sync.OnceFunc(func() { m.count(-1) })}
 	select {
 	case to.conns <- handed:
 	case <-to.done:

@@ -82,6 +82,13 @@ type Config struct {
 	Identify func(context.Context, Credentials) (any, error)
 	// ConnectionStreams bounds the open calls of one connection; 0 does not.
 	ConnectionStreams uint32
+	// MaxConnectionAge is how long a gRPC connection is open until it gets a GOAWAY and its streams end a second later,
+	// 10 % more or less at random; 0 for any time. The status of the streams says that nothing has failed (package
+	// reconnect), and Envoy and the agent connect again within half a second.
+	MaxConnectionAge time.Duration
+	// Drain bounds how long the streams go on when Serve ends: the connections get a GOAWAY, and the streams end one after
+	// the other, as with MaxConnectionAge, over 10 ms for each of them and Drain at most. 0 cuts the connections at once.
+	Drain time.Duration
 	// OnConnections, if set, is called with the number of open connections each time that one is
 	// opened or closed; by one goroutine at a time.
 	OnConnections func(open int)
@@ -107,6 +114,8 @@ type Server struct {
 	mu      sync.Mutex
 	streams map[*stream]struct{}
 	last    uint64
+	// draining is over which time streams end since Serve has been told to end; 0 before that.
+	draining time.Duration
 
 	connected   sync.Mutex
 	connections int
@@ -132,8 +141,8 @@ func New(cfg Config) *Server {
 	}
 }
 
-// Serve serves gRPC and REST on lis until ctx ends, and then ends the streams: clients keep what
-// they have and reconnect to the server that listens next (protocol.md 11.1). It returns when
+// Serve serves gRPC and REST on lis until ctx ends, and then ends the streams, as Config.Drain says: clients
+// keep what they have and reconnect to the server that listens next (protocol.md 11.1). It returns when
 // every stream has ended, with nil if ctx ended. lis is closed. Serve may be called for several
 // listeners at once.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
@@ -147,16 +156,16 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		grpc.StaticConnWindowSize(requestWindow),
 		grpc.MaxRecvMsgSize(s.cfg.MaxMessage),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: serverPingTime, Timeout: serverPingTimeout}),
+		grpc.KeepaliveParams(s.cfg.keepalive()),
 		grpc.WaitForHandlers(true),
 		grpc.UnknownServiceHandler(s.forward),
 	)
 	s.register(g)
-	split := newMux(lis, s.connection)
+	split := newMux(lis, s.connection, s.cfg.sendsAway())
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error {
 		<-ctx.Done()
-		g.Stop()
+		s.stop(g)
 		return nil
 	})
 	eg.Go(func() error {

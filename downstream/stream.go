@@ -112,7 +112,7 @@ func (st *stream) run(ctx context.Context) error {
 	}
 	st.server.streaming.Go(func() { ends(st.receiveAll(ctx, req)) })
 	st.server.streaming.Go(func() { ends(st.sendAll(ctx)) })
-	return toStatus(<-results)
+	return st.await(ctx, results)
 }
 
 func toStatus(err error) error {

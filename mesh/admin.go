@@ -28,10 +28,13 @@ const shutdownTime = time.Second
 
 // Status is what GET /status returns: who is connected, and what is wrong in the configuration.
 type Status struct {
-	Version  string               `json:"version"`
-	Ready    bool                 `json:"ready"`
-	Proxies  []server.ProxyStatus `json:"proxies"`
-	Problems []string             `json:"problems"`
+	Version string `json:"version"`
+	Ready   bool   `json:"ready"`
+	// MaxProxies is how many proxies may be connected, 0 for any number; Full is set while a further one is refused.
+	MaxProxies int                  `json:"max_proxies,omitempty"`
+	Full       bool                 `json:"full,omitempty"`
+	Proxies    []server.ProxyStatus `json:"proxies"`
+	Problems   []string             `json:"problems"`
 }
 
 // Document is a document as GET /documents returns it.
@@ -177,8 +180,11 @@ func respond(w http.ResponseWriter, v any) {
 
 // ready returns nil once proxies are served, and otherwise why they are not.
 func (e *Environment) ready() error {
-	if !e.listening.Load() {
+	switch {
+	case !e.listening.Load():
 		return errors.New("the configuration has not been read yet")
+	case e.stopping.Load():
+		return errors.New("the control plane is stopping")
 	}
 	if e.ca != nil {
 		_, err := e.ca.Certificate()
@@ -189,7 +195,7 @@ func (e *Environment) ready() error {
 
 // Status returns who is connected, and what is wrong in the configuration.
 func (e *Environment) Status() Status {
-	s := Status{Version: e.cfg.Version, Ready: e.ready() == nil, Proxies: e.server.Proxies(), Problems: []string{}}
+	s := Status{Version: e.cfg.Version, Ready: e.ready() == nil, MaxProxies: e.cfg.MaxProxies, Full: e.server.Full(), Proxies: e.server.Proxies(), Problems: []string{}}
 	for _, p := range e.config.Problems() {
 		s.Problems = append(s.Problems, p.String())
 	}

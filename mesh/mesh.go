@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -83,6 +84,12 @@ type Config struct {
 	Debounce debounce.Options
 	// Throttle is how many proxies are served at once; 0 means queue.DefaultThrottle.
 	Throttle int
+	// MaxProxies is how many proxies may be connected; 0 for any number. MaxConnectionAge is how long a connection may be
+	// open, 10 % more or less at random; 0 for any time. DrainTime bounds how long Run takes, after its context has ended,
+	// to send proxies to other replicas one after the other; 0 cuts their connections at once.
+	MaxProxies       int
+	MaxConnectionAge time.Duration
+	DrainTime        time.Duration
 	// StateDir keeps the documents of Etcd, the workloads that have registered, and the keys of issuers of tokens, over a
 	// restart; "" for nowhere.
 	StateDir string
@@ -107,6 +114,7 @@ type Environment struct {
 	xds       *downstream.Server
 	metrics   *prometheus.Registry
 	listening atomic.Bool
+	stopping  atomic.Bool
 }
 
 // New checks the configuration and reads the TLS files.
@@ -227,7 +235,7 @@ func (e *Environment) assemble() {
 	metrics := server.NewMetrics(e.metrics)
 	e.server = server.New(server.Config{
 		Reader: e.config, Discovery: e.discovery, Shards: shards, Domain: e.cfg.Domain,
-		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, Metrics: metrics, Keys: e.keyReader(), Registrar: e.registrar, Authn: e.authn, Log: e.cfg.Log,
+		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, MaxProxies: e.cfg.MaxProxies, Metrics: metrics, Keys: e.keyReader(), Registrar: e.registrar, Authn: e.authn, Log: e.cfg.Log,
 	})
 	for _, kind := range []config.Kind{
 		config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication,
@@ -245,6 +253,7 @@ func (e *Environment) assemble() {
 		State: e.server, Observer: metrics, Identifier: "holdfast-mesh/" + e.cfg.Version, Log: e.cfg.Log,
 		Identify:   func(ctx context.Context, c downstream.Credentials) (any, error) { return e.server.Identify(ctx, c) },
 		MaxMessage: maxMessage, ConnectionStreams: maxCalls,
+		MaxConnectionAge: e.cfg.MaxConnectionAge, Drain: e.cfg.DrainTime,
 	}
 	if e.ca != nil {
 		xds.Register = e.ca.Register
@@ -378,7 +387,8 @@ func (e *Environment) serverTLS(files *tlsFiles) (*tls.Config, error) {
 }
 
 // Run serves until ctx ends and then returns nil, or returns an error if it cannot serve. Proxies
-// are answered from when the configuration was read.
+// are answered from when the configuration was read. When ctx ends it is not ready any more and accepts no connection;
+// proxies get changes until they have been sent away.
 func (e *Environment) Run(ctx context.Context) error {
 	listeners, err := e.listen()
 	if err != nil {
@@ -393,19 +403,27 @@ func (e *Environment) Run(ctx context.Context) error {
 		defer e.store.Close()
 	}
 	eg, ctx := errgroup.WithContext(ctx)
+	// What the streams get their content from ends after them.
+	behind, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
 	eg.Go(func() error {
-		if err := e.config.Run(ctx); ctx.Err() == nil {
+		if err := e.config.Run(behind); behind.Err() == nil {
 			return err
 		}
 		return nil
 	})
-	eg.Go(func() error { return e.serveAdmin(ctx) })
-	eg.Go(func() error { return e.keys.Run(ctx) })
-	eg.Go(func() error { return e.registrar.Keep(ctx) })
+	eg.Go(func() error { return e.serveAdmin(behind) })
+	eg.Go(func() error { return e.keys.Run(behind) })
+	eg.Go(func() error { return e.registrar.Keep(behind) })
 	if e.ca != nil {
-		eg.Go(func() error { return e.ca.Run(ctx) })
+		eg.Go(func() error { return e.ca.Run(behind) })
 	}
+	defer context.AfterFunc(ctx, func() {
+		e.stopping.Store(true)
+		e.cfg.Log.Info("stopping: proxies are sent away", "proxies", len(e.server.Proxies()))
+	})()
 	eg.Go(func() error {
+		defer end()
 		for !e.config.HasSynced() {
 			if !wake.Sleep(ctx, syncPoll) {
 				return nil
@@ -415,11 +433,18 @@ func (e *Environment) Run(ctx context.Context) error {
 		e.server.Start()
 		e.logProblems()
 		e.listening.Store(true)
+		var serving sync.WaitGroup
 		for _, lis := range listeners {
 			e.cfg.Log.Info("serving xDS", "addr", lis.Addr().String(), "name", cmp.Or(e.cfg.Dir, strings.Join(e.cfg.Etcd.Endpoints, ",")))
-			eg.Go(func() error { return e.xds.Serve(ctx, lis) })
+			serving.Add(1)
+			eg.Go(func() error {
+				defer serving.Done()
+				return e.xds.Serve(ctx, lis)
+			})
 		}
-		return e.server.Run(ctx)
+		eg.Go(func() error { return e.server.Run(behind) })
+		serving.Wait()
+		return nil
 	})
 	return eg.Wait()
 }

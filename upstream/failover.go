@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/holdfast-xds/holdfast/internal/reconnect"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
@@ -346,23 +347,29 @@ func (d *driver) open(i int, id failover.Run) {
 		if err == nil {
 			err = fmt.Errorf("upstream %s ended", d.Sources[i].Name())
 		}
-		d.event(func(m *failover.Machine, now time.Time) { m.Ended(now, i, id, endOf(err), err) })
+		how, after := endOf(err)
+		d.event(func(m *failover.Machine, now time.Time) { m.Ended(now, i, id, how, after, err) })
 	})
 }
 
-// endOf returns how a run ended.
-func endOf(err error) failover.End {
+// endOf returns how a run ended, and after which time a source that is full may be tried again.
+func endOf(err error) (how failover.End, after time.Duration) {
+	after, full := reconnect.IsFull(err)
 	switch {
 	case errors.Is(err, errPreferred):
-		return failover.NotUsed
+		how = failover.NotUsed
 	case errors.Is(err, errReopen):
-		return failover.Reopen
+		how = failover.Reopen
+	case reconnect.IsMoved(err): // before Lost: the server closes the connection soon after
+		how = failover.Moved
+	case full:
+		how = failover.Full
 	case errors.As(err, new(*unreachable)):
-		return failover.Unreachable
+		how = failover.Unreachable
 	case errors.As(err, new(*lost)):
-		return failover.Lost
+		how = failover.Lost
 	}
-	return failover.Failed
+	return how, after
 }
 
 // do performs an output other than Open.

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/bubble"
+	"github.com/holdfast-xds/holdfast/internal/reconnect"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream/failover"
@@ -634,6 +636,67 @@ func TestAStreamThatIsReopenedIsNoFailure(t *testing.T) {
 		}
 	}, down, up)
 }
+
+// A server that ends a stream because it stops, or to balance its clients, has not failed: nothing is reported, and
+// the next stream is opened at once, also many times in a row.
+func TestAServerThatSendsItsClientsAwayHasNotFailed(t *testing.T) {
+	among(t, func(r *trial) {
+		counted := &failures{}
+		r.failover.Events = counted
+		r.run()
+		for range 20 {
+			r.pass(failover.StableAfter / 5)
+			r.sources[0].ends(fmt.Errorf("receiving: %w", &lost{reconnect.Moved(reconnect.MaxAge)}))
+			synctest.Wait()
+			r.active("a")
+		}
+		if n := len(r.sources[0].attempts()); n != 21 {
+			r.Errorf("%d streams, want 21", n)
+		}
+		if slices.Contains(r.connected, false) {
+			r.Errorf("connected %v: the loss was reported", r.connected)
+		}
+		if len(counted.reasons) > 0 {
+			r.Errorf("failures %q", counted.reasons)
+		}
+		// When nobody serves any more it is a loss.
+		r.sources[0].then(down)
+		r.sources[0].ends(reconnect.Moved(reconnect.Stopping))
+		synctest.Wait()
+		r.active("")
+		if !slices.Equal(r.connected[len(r.connected)-1:], []bool{false}) || len(counted.reasons) != 1 {
+			r.Errorf("connected %v, failures %q", r.connected, counted.reasons)
+		}
+	}, up, up)
+}
+
+// A server that has no room counts as failed, with a reason of its own; the next one takes over at once although
+// nothing is missing, and the first one is tried again when it has said.
+func TestTheNextSourceTakesOverAtOnceFromAServerThatIsFull(t *testing.T) {
+	among(t, func(r *trial) {
+		counted := &failures{}
+		r.failover.Events = counted
+		r.sources[0].away = &unreachable{error: reconnect.Full(time.Minute, "more than 3 proxies")}
+		r.run()
+		r.active("b")
+		if !slices.Equal(counted.reasons, []string{ReasonFull}) || slices.Contains(r.connected, false) {
+			r.Errorf("failures %q, connected %v", counted.reasons, r.connected)
+		}
+		r.sources[0].then(up)
+		r.pass(time.Minute - time.Second)
+		r.active("b")
+		r.pass(time.Minute/2 + 2*time.Second)
+		r.active("a")
+	}, down, up)
+}
+
+// failures counts the failures of sources.
+type failures struct{ reasons []string }
+
+func (f *failures) Attempted(string)                 {}
+func (f *failures) Connected(string)                 {}
+func (f *failures) Failed(_, reason string)          { f.reasons = append(f.reasons, reason) }
+func (f *failures) Took(string, bool, time.Duration) {}
 
 func TestStatesTellWhatIsKnownBeforeRunToo(t *testing.T) {
 	among(t, func(r *trial) {

@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-xds/holdfast/internal/reconnect"
 )
 
 // The reasons of failures, for metrics.
@@ -25,13 +27,15 @@ const (
 	ReasonLost = "lost"
 	// ReasonSilent: the server does not answer.
 	ReasonSilent = "silent"
+	// ReasonFull: the server has no room for this client, and says when it may come again.
+	ReasonFull = "full"
 	// ReasonOther: the server ended the stream with another error, or a file or setting cannot be used.
 	ReasonOther = "other"
 )
 
 // Reasons returns all reasons of failures.
 func Reasons() []string {
-	return []string{ReasonName, ReasonUnreachable, ReasonTLS, ReasonDenied, ReasonLost, ReasonSilent, ReasonOther}
+	return []string{ReasonName, ReasonUnreachable, ReasonTLS, ReasonDenied, ReasonLost, ReasonSilent, ReasonFull, ReasonOther}
 }
 
 // reasonOf returns the reason of the error that ended an attempt. What gRPC has made a text of is recognized by the
@@ -46,7 +50,10 @@ func reasonOf(err error) string {
 		}
 		return false
 	}
+	_, full := reconnect.IsFull(err)
 	switch code := status.Code(err); {
+	case full:
+		return ReasonFull
 	case code == codes.Unauthenticated, code == codes.PermissionDenied, has("401 Unauthorized", "403 Forbidden"):
 		return ReasonDenied
 	case errors.As(err, new(*net.DNSError)), has("no such host", "name resolver error", "produced zero addresses"):

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/holdfast-xds/holdfast/internal/reconnect"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -251,7 +252,7 @@ func (s *server) excludeReports(st *stream, err error) {
 	reported := st.machine.Reported()
 	st.mu.Unlock()
 	s.mu.Lock()
-	if reported.IsZero() || time.Since(reported) > blamedFor || errors.Is(err, errReopen) {
+	if reported.IsZero() || time.Since(reported) > blamedFor || errors.Is(err, errReopen) || reconnect.IsMoved(err) {
 		s.endedAtReport = 0
 		s.mu.Unlock()
 		return

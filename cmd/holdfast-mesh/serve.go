@@ -31,6 +31,11 @@ const defaultAdmin = "127.0.0.1:15014"
 // 100 sidecars takes half as much memory again, and a tenth less CPU time to connect them.
 const gcPercent = 40
 
+const (
+	minConnectionAge = 10 * time.Second
+	maxDrainTime     = 10 * time.Minute
+)
+
 const serveLong = `Read the documents of a directory or of etcd, and serve xDS to proxies.
 
 Changes are served as they come. A document that is not valid keeps its last valid content and harms no
@@ -104,6 +109,9 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.DurationVar(&cfg.Debounce.Max, "debounce-max", debounce.DefaultMax, "`TIME` that a change waits for others at most")
 	flags.BoolVar(&cfg.Debounce.Endpoints, "debounce-endpoints", true, "changes of endpoints wait, too; false: they are pushed at once")
 	flags.IntVar(&cfg.Throttle, "push-throttle", queue.DefaultThrottle, "`NUMBER` of proxies that are served at once")
+	flags.IntVar(&cfg.MaxProxies, "max-proxies", 0, "`NUMBER` of proxies that may be connected; a further one is refused, and told to try another replica; 0: any number")
+	flags.DurationVar(&cfg.MaxConnectionAge, "max-connection-age", 0, "`TIME` after which a proxy is told to connect again, so that proxies spread over replicas; 10 % more or less at random, 10s at least; 0: never")
+	flags.DurationVar(&cfg.DrainTime, "drain-time", 5*time.Second, "`TIME` over which proxies are sent away at SIGTERM at most, 10ms for each; 0: all at once")
 	flags.StringVar(&f.level, "log-level", "info", "`LEVEL`: debug, info, warn or error")
 	flags.StringVar(&f.format, "log-format", "text", "`FORMAT`: text or json")
 	return c
@@ -174,6 +182,12 @@ func (f *serveFlags) check() error {
 		return fmt.Errorf("--ca-max-lifetime %s: want at least 1m", f.cfg.MaxLifetime)
 	case len(f.cfg.TLSNames) > 0 && (f.cfg.CA == "" || f.cfg.TLSCert != ""):
 		return errors.New("--tls-name is for the certificate that --ca signs for this server, without --tls-cert")
+	case f.cfg.MaxProxies < 0:
+		return fmt.Errorf("--max-proxies %d: want a number of proxies, or 0 for any number", f.cfg.MaxProxies)
+	case f.cfg.MaxConnectionAge != 0 && f.cfg.MaxConnectionAge < minConnectionAge:
+		return fmt.Errorf("--max-connection-age %s: want at least %s, since each proxy asks for everything again; or 0 for no limit", f.cfg.MaxConnectionAge, minConnectionAge)
+	case f.cfg.DrainTime < 0 || f.cfg.DrainTime > maxDrainTime:
+		return fmt.Errorf("--drain-time %s: want 0 to %s", f.cfg.DrainTime, maxDrainTime)
 	case f.cfg.Throttle < 1:
 		return fmt.Errorf("--push-throttle %d: want at least 1", f.cfg.Throttle)
 	}

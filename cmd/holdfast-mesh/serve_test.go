@@ -2,8 +2,11 @@ package main
 
 import (
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/holdfast-xds/holdfast/mesh"
 	"github.com/holdfast-xds/holdfast/mesh/authn"
 )
 
@@ -41,6 +44,30 @@ func TestTheFlagsOfIssuersAreJoined(t *testing.T) {
 				}
 			case err != nil || !slices.Equal(f.cfg.Authn.Issuers, tc.want):
 				t.Errorf("%+v, %v", f.cfg.Authn.Issuers, err)
+			}
+		})
+	}
+}
+
+func TestTheFlagsOfReplicasAreChecked(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		cfg  mesh.Config
+		err  string
+	}{
+		{"none", mesh.Config{}, ""},
+		{"all", mesh.Config{MaxProxies: 1000, MaxConnectionAge: 30 * time.Minute, DrainTime: 20 * time.Second}, ""},
+		{"a negative number of proxies", mesh.Config{MaxProxies: -1}, "--max-proxies -1: want a number of proxies, or 0 for any number"},
+		{"connections that are hardly opened", mesh.Config{MaxConnectionAge: time.Second}, "--max-connection-age 1s: want at least 10s"},
+		{"a negative age", mesh.Config{MaxConnectionAge: -time.Hour}, "--max-connection-age -1h0m0s: want at least 10s"},
+		{"a negative time to drain", mesh.Config{DrainTime: -1}, "--drain-time -1ns: want 0 to 10m0s"},
+		{"an end that nobody waits for", mesh.Config{DrainTime: time.Hour}, "--drain-time 1h0m0s: want 0 to 10m0s"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := &serveFlags{cfg: tc.cfg}
+			f.cfg.MaxLifetime, f.cfg.Throttle = time.Hour, 1
+			if err := f.check(); (err == nil) != (tc.err == "") || err != nil && !strings.HasPrefix(err.Error(), tc.err) {
+				t.Errorf("%v, want %q", err, tc.err)
 			}
 		})
 	}

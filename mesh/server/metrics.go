@@ -17,7 +17,7 @@ type Metrics struct {
 	convergence, queueTime, debounceTime, pushTime       prometheus.Histogram
 	xdsPushTime, generation                              *prometheus.HistogramVec
 	triggers, rejects, pushes, classes, refused, patches *prometheus.CounterVec
-	proxies, services                                    prometheus.Gauge
+	proxies, services, maxProxies                        prometheus.Gauge
 	behind                                               func() float64 // set by New
 }
 
@@ -38,7 +38,10 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		rejects: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pilot_total_xds_rejects", Help: "Responses that proxies NACKed, by type.",
 		}, []string{"type"}),
-		proxies:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "pilot_xds", Help: "Connected proxies."}),
+		proxies: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pilot_xds", Help: "Connected proxies."}),
+		maxProxies: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "holdfast_mesh_max_proxies", Help: "Proxies that may be connected, as --max-proxies says; 0 for any number.",
+		}),
 		services: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pilot_services", Help: "Services of all registries."}),
 	}
 	m.pushes = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pilot_xds_pushes", Help: "Responses sent to proxies, by type."}, []string{"type"})
@@ -52,13 +55,13 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		Name: "holdfast_mesh_class_lookups_total", Help: "Requests for the configuration of a class of proxies: hit if it was there, miss if it was generated.",
 	}, []string{"part", "result"})
 	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "holdfast_mesh_clients_refused_total", Help: "Clients that were not served, by gRPC code: they do not prove who they are, or are somebody else.",
+		Name: "holdfast_mesh_clients_refused_total", Help: "Clients that were not served, by gRPC code: they do not prove who they are, are somebody else, or are more than --max-proxies.",
 	}, []string{"code"})
 	m.patches = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "holdfast_mesh_envoyfilter_failures_total", Help: "Patches of EnvoyFilters that were left out of a resource that was generated, by type: they could not be applied, or broke a rule of Envoy.",
 	}, []string{"type"})
 	if registry != nil {
-		registry.MustRegister(m.patches, m.refused, m.convergence, m.queueTime, m.debounceTime, m.pushTime, m.triggers, m.rejects, m.proxies, m.services,
+		registry.MustRegister(m.patches, m.refused, m.convergence, m.queueTime, m.debounceTime, m.pushTime, m.triggers, m.rejects, m.proxies, m.maxProxies, m.services,
 			m.pushes, m.xdsPushTime, m.generation, m.classes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "holdfast_mesh_proxies_behind", Help: "Connected proxies that have not answered a change yet.",
 			}, func() float64 { return m.behind() }))

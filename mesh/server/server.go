@@ -44,7 +44,9 @@ type Config struct {
 	Debounce debounce.Options
 	// Throttle is how many proxies are served at once; 0 means queue.DefaultThrottle.
 	Throttle int
-	Metrics  *Metrics
+	// MaxProxies is how many proxies may be connected; 0 for any number. Polls are not counted.
+	MaxProxies int
+	Metrics    *Metrics
 	// Keys has the keys of issuers of tokens; nil for push.NoKeys.
 	Keys push.KeyReader
 	// Registrar makes proxies workloads; nil for nobody.
@@ -69,6 +71,7 @@ type Server struct {
 	source  source
 
 	admission admission
+	places    places
 	refusals  rate.Sometimes
 	failures  rate.Sometimes
 	stopped   chan struct{} // closed when Run has ended
@@ -113,12 +116,13 @@ func New(cfg Config) *Server {
 	}
 	s := &Server{
 		cfg: cfg, started: time.Now(), source: source{cfg.Reader, cfg.Discovery, cfg.Keys},
-		admission: newAdmission(), refusals: rate.Sometimes{First: 10, Interval: time.Second},
+		admission: newAdmission(), places: places{max: cfg.MaxProxies, streams: make(map[string]int)}, refusals: rate.Sometimes{First: 10, Interval: time.Second},
 		failures: rate.Sometimes{First: 10, Interval: time.Second}, stopped: make(chan struct{}),
 		views: make(map[*view]struct{}), requested: make(chan struct{}, 1), queued: make(chan struct{}, 1),
 		unsettled: make(chan struct{}, 1), joins: newJoins(),
 	}
 	cfg.Metrics.behind = s.behind
+	cfg.Metrics.maxProxies.Set(float64(cfg.MaxProxies))
 	s.proxies.Queue = queue.New[*view](cmp.Or(cfg.Throttle, queue.DefaultThrottle))
 	return s
 }
@@ -273,7 +277,8 @@ func (s *Server) serve(v *view, r *push.Request) {
 
 // Attach opens the view of a proxy. It waits while many others connect. The error is a gRPC status:
 // UNAVAILABLE before Start and after Run, INVALID_ARGUMENT for a Node that does not say who the proxy is,
-// and PERMISSION_DENIED for one that says something else than the certificate.
+// PERMISSION_DENIED for one that says something else than the certificate, and RESOURCE_EXHAUSTED for one beyond
+// Config.MaxProxies.
 func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	who, err := proxy.FromNode(c.Node)
 	if err != nil {
@@ -282,15 +287,27 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	if who, err = s.authenticate(who, c.Identity); err != nil {
 		return nil, err
 	}
+	if !c.Fetch && !s.places.take(c.Node.GetId()) {
+		return nil, s.refuseFull()
+	}
+	leave := func() {
+		if !c.Fetch {
+			s.places.leave(c.Node.GetId())
+		}
+	}
 	who.VirtualHosts = who.VirtualHosts && c.Form == xds.Delta && who.Type == proxy.Sidecar // SotW has no VHDS
 	release := s.admission.admit(s.stopped)
 	if release == nil {
+		leave()
 		return nil, status.Error(codes.Unavailable, "the control plane is stopping")
 	}
-	unregister := func() {}
+	unregister := leave
 	if s.cfg.Registrar != nil && !c.Fetch {
 		s.cfg.Registrar.Connect(who, c.Stream)
-		unregister = func() { s.cfg.Registrar.Disconnect(who, c.Stream) }
+		unregister = func() {
+			s.cfg.Registrar.Disconnect(who, c.Stream)
+			leave()
+		}
 	}
 	who = who.WithTargets(instancesOf(s.cfg.Discovery, who))
 	v := &view{
@@ -342,9 +359,16 @@ func (s *Server) authenticate(who *proxy.Proxy, of any) (*proxy.Proxy, error) {
 
 // refuse counts a client that is not served, and logs one of them each second: anybody can make them.
 func (s *Server) refuse(code codes.Code, why string) error {
+	err := status.Error(code, why)
+	s.refused(code, err)
+	return err
+}
+
+func (s *Server) refused(code codes.Code, err error) {
 	s.cfg.Metrics.refused.WithLabelValues(code.String()).Inc()
-	s.refusals.Do(func() { s.cfg.Log.Warn("a client is refused", "code", code.String(), "err", why) })
-	return status.Error(code, why)
+	s.refusals.Do(func() {
+		s.cfg.Log.Warn("a client is refused", "code", code.String(), "err", status.Convert(err).Message())
+	})
 }
 
 // TrustDomains returns the trust domain of the mesh and its aliases; UNAVAILABLE before the configuration was

@@ -28,7 +28,7 @@ type view struct {
 	since  time.Time
 	// admitted gives back the place of the proxy among those that get their first configuration.
 	admitted func()
-	// unregister ends the registration of its workload.
+	// unregister ends the registration of its workload, and gives back its place among those that are connected.
 	unregister func()
 	changed    chan struct{} // holds a value when Begin has something new
 

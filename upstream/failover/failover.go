@@ -11,6 +11,10 @@
 //   - a source that accepts no connection is retried as soon as it accepts one. A source that fails
 //     later is retried after a backoff with full jitter. The backoff starts over after a stream that
 //     lived for StableAfter; and after a lost connection, up to MaxShort times in a row;
+//   - a source that asks for another stream, because it stops or to balance its clients, has not failed: it stays
+//     active while the next run is opened, at once, and is lost when that run fails;
+//   - a source that has no room for this client is retried after the time that it names, and the next source is
+//     opened at once;
 //   - when the active source has been silent for StaleAfter, a second run of it is opened, and the
 //     first source that answers takes over, whatever its priority.
 //
@@ -33,6 +37,10 @@ const StableAfter = 10 * time.Second
 // failure of the server: a load balancer that closes each connection, or a control plane that
 // crashes on the requests.
 const MaxShort = 30
+
+// MaxFull bounds the time for which a source that has no room asks its client to stay away. Up to half as much again is
+// added at random, so that the clients that were sent away do not come back together.
+const MaxFull = 5 * time.Minute
 
 // LackingPoll is how often Config.Lacking is called while a source waits for FailoverAfter.
 const LackingPoll = 100 * time.Millisecond
@@ -83,6 +91,10 @@ const (
 	Unreachable
 	// Reopen: the source needs another stream. That is not a failure.
 	Reopen
+	// Moved: the source asks for another stream, though this one worked. That is not a failure.
+	Moved
+	// Full: the source has no room for this client.
+	Full
 	// NotUsed: the source answered while a source of a higher priority was active.
 	NotUsed
 )
@@ -170,6 +182,7 @@ type source struct {
 	// short counts the streams in a row that answered and did not live for StableAfter.
 	failures, backoff, short int
 	lost                     bool // the last attempt failed because of its connection
+	full                     bool // the last attempt that ended was Full
 }
 
 // Machine is the state of all sources. Create one with New.
@@ -249,7 +262,7 @@ func (m *Machine) openIfNeeded(now time.Time, i int) time.Time {
 	switch {
 	case i > 0 && !ready:
 		return time.Time{}
-	case i == 0 || m.cfg.Lacking() || now.Sub(since) >= m.cfg.FailoverAfter:
+	case i == 0 || m.sources[i-1].full || m.cfg.Lacking() || now.Sub(since) >= m.cfg.FailoverAfter:
 		m.open(now, i)
 		return time.Time{}
 	}
@@ -288,7 +301,7 @@ func (m *Machine) checkSilence(now time.Time, i int) {
 	s.checkAt = now.Add(m.cfg.FirstAnswer)
 	switch {
 	case !s.answered:
-		m.unanswered(i)
+		m.unanswered(now, i)
 	case s.second != 0:
 		m.silence(i, fmt.Errorf("a second stream, since nothing has come for %s: no answer for %s", m.cfg.StaleAfter, m.cfg.FirstAnswer))
 	case !s.secondAfter.After(now):
@@ -315,7 +328,10 @@ func (m *Machine) silentAt(now time.Time, i int) time.Time {
 
 // unanswered processes that a source was reached and has been silent for FirstAnswer. If nothing is
 // cached that it could confirm, it may have nothing to send, and counts as connected.
-func (m *Machine) unanswered(i int) {
+func (m *Machine) unanswered(now time.Time, i int) {
+	if m.isMoving(i) {
+		m.lose(now, i)
+	}
 	if m.cfg.Holding() {
 		m.silence(i, fmt.Errorf("no answer for %s", m.cfg.FirstAnswer))
 		return
@@ -365,7 +381,7 @@ func (m *Machine) Answered(now time.Time, i int, r Run) (use bool) {
 		}
 		m.sources[j].Stale = false
 	}
-	s.Attempts, s.LastError = 0, nil
+	s.Attempts, s.LastError, s.full = 0, nil, false
 	if previous != 0 {
 		m.emit(Output{Op: Close, Source: before, Run: previous})
 	}
@@ -374,8 +390,19 @@ func (m *Machine) Answered(now time.Time, i int, r Run) (use bool) {
 	return true
 }
 
-// Ended processes the end of a run.
-func (m *Machine) Ended(now time.Time, i int, r Run, how End, err error) {
+// isMoving reports whether a source is active although it has no run that was answered: it has asked for another one.
+func (m *Machine) isMoving(i int) bool { return m.active == i && m.current == 0 }
+
+// lose records that no source is active any more.
+func (m *Machine) lose(now time.Time, i int) {
+	s := &m.sources[i]
+	m.active, m.current = -1, 0
+	s.Active, s.Stale, s.Since, s.Attempts = false, false, now, 0 // the loss is not a failed attempt
+	m.emit(Output{Op: Disconnected, Source: i})
+}
+
+// Ended processes the end of a run. after is when a source that is Full may be tried again; 0 if it does not say so.
+func (m *Machine) Ended(now time.Time, i int, r Run, how End, after time.Duration, err error) {
 	s := &m.sources[i]
 	switch r {
 	case s.first:
@@ -390,21 +417,28 @@ func (m *Machine) Ended(now time.Time, i int, r Run, how End, err error) {
 	if answered && m.active >= 0 && m.active < i {
 		how = NotUsed
 	}
+	if how == Moved && (!answered || now.Sub(s.begun) < StableAfter && s.short >= MaxShort) {
+		how = Failed // it would be opened again and again
+	}
 	m.recordEnd(now, i, r, how, err)
 	if answered {
 		m.resetBackoff(now, s)
 	}
-	s.lost = how == Unreachable || how == Lost
+	s.lost, s.full = how == Unreachable || how == Lost || how == Moved, how == Full
 	second := s.second
 	s.first, s.second = 0, 0
 	switch {
 	case second == 0:
-		m.nextAttempt(now, i, how, answered, err)
+		m.nextAttempt(now, i, how, answered, after, err)
 	case how == NotUsed:
 		m.emit(Output{Op: Close, Source: i, Run: second})
 		m.retry(now, i)
 	default: // the second run is now the first
 		s.first, s.answered, s.begun, s.checkAt = second, false, now, now.Add(m.cfg.FirstAnswer)
+		if how == Moved {
+			m.emit(Output{Op: Another, Source: i, Err: err})
+			return
+		}
 		s.failures++
 		m.emit(Output{Op: Failure, Source: i, Err: err, Attempts: s.failures, Answered: answered})
 	}
@@ -415,18 +449,22 @@ func (m *Machine) recordEnd(now time.Time, i int, r Run, how End, err error) {
 	switch how {
 	case NotUsed:
 		s.Attempts, s.LastError = 0, nil // it answered, and waits until it is needed
-	case Reopen: // it did not fail
+	case Reopen, Moved: // it did not fail
 	default:
 		s.fail(err)
 	}
-	switch r {
-	case m.presumed:
+	switch {
+	case r == m.presumed:
 		m.presumed = 0
 		m.emit(Output{Op: Disconnected, Source: i})
-	case m.current:
-		m.active, m.current = -1, 0
-		s.Active, s.Stale, s.Since, s.Attempts = false, false, now, 0 // the loss is not a failed attempt
-		m.emit(Output{Op: Disconnected, Source: i})
+	case r == m.current && how == Moved:
+		m.current = 0 // until the next run has answered or failed
+	case r == m.current:
+		m.lose(now, i)
+	case m.isMoving(i):
+		attempts := s.Attempts
+		m.lose(now, i)
+		s.Attempts = attempts // this attempt has failed
 	}
 	m.reportIfAllFailed()
 }
@@ -444,13 +482,13 @@ func (m *Machine) resetBackoff(now time.Time, s *source) {
 }
 
 // nextAttempt decides when a source whose attempt has ended is retried.
-func (m *Machine) nextAttempt(now time.Time, i int, how End, answered bool, err error) {
+func (m *Machine) nextAttempt(now time.Time, i int, how End, answered bool, after time.Duration, err error) {
 	s := &m.sources[i]
 	switch how {
 	case NotUsed:
 		m.retry(now, i)
 		return
-	case Reopen:
+	case Reopen, Moved:
 		m.emit(Output{Op: Another, Source: i, Err: err})
 		if answered {
 			m.open(now, i)
@@ -473,6 +511,10 @@ func (m *Machine) nextAttempt(now time.Time, i int, how End, answered bool, err 
 		m.reportIfAllFailed()
 	}
 	failure.Pause = m.pause(s.backoff)
+	if how == Full && after > 0 {
+		after = min(max(after, m.cfg.MinBackoff), MaxFull)
+		failure.Pause = after + m.cfg.Random(after/2+1)
+	}
 	m.emit(failure)
 	s.phase, s.checkAt = pausing, now.Add(failure.Pause)
 }

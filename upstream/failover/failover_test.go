@@ -19,7 +19,8 @@ import (
 //
 //	start N         starts over with N sources; "spread D": with this ReconnectSpread
 //	answers RUN     the run has answered for the first time
-//	ends RUN HOW    the run has ended: failed, lost, unreachable, reopen, notused
+//	ends RUN HOW    the run has ended: failed, lost, unreachable, reopen, moved, notused,
+//	                or full; "ends RUN full D": and may be tried again after D
 //	reached S       the source accepts connections again; "lookup S": look up its name again
 //	message S       the source has sent something
 //	after D         time passes, and Tick is called whenever the machine has asked for it
@@ -89,8 +90,17 @@ func (tk *talk) do(command, arg string, more []string) error {
 		tk.last[i] = tk.now
 	case "ends":
 		i, r := runOf(arg)
-		how := map[string]End{"failed": Failed, "lost": Lost, "unreachable": Unreachable, "reopen": Reopen, "notused": NotUsed}
-		tk.m.Ended(tk.now, i, r, how[more[0]], errors.New(more[0]))
+		how := map[string]End{
+			"failed": Failed, "lost": Lost, "unreachable": Unreachable, "reopen": Reopen, "moved": Moved, "full": Full, "notused": NotUsed,
+		}
+		after := time.Duration(0)
+		if len(more) == 2 {
+			var err error
+			if after, err = time.ParseDuration(more[1]); err != nil {
+				return err
+			}
+		}
+		tk.m.Ended(tk.now, i, r, how[more[0]], after, errors.New(more[0]))
 	case "reached", "lookup":
 		tk.m.Reached(tk.now, sourceOf(arg), command == "reached")
 	case "message":

@@ -1,0 +1,73 @@
+package server
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/reconnect"
+)
+
+// A proxy beyond the maximum is told when it may come again and what to do. Nobody who is connected is concerned, nor
+// another stream of a proxy that is.
+func TestAProxyBeyondTheMaximumIsSentAway(t *testing.T) {
+	on(t, services, func(r *rig) {
+		r.server.places.max = 2
+		one := r.connect("one", nil)
+		r.connect("two", nil)
+		again := r.connect("two", nil)
+		attach := func(fetch bool) error {
+			_, err := r.server.Attach(downstream.Client{Stream: 100, Node: &corev3.Node{Id: "three"}, Fetch: fetch})
+			return err
+		}
+		err := attach(false)
+		after, full := reconnect.IsFull(err)
+		if !full || after != retryFull || status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "2 proxies") || !strings.Contains(err.Error(), "--max-proxies") {
+			t.Errorf("the error is %v, after %s", err, after)
+		}
+		if err := attach(true); err != nil {
+			t.Errorf("a poll: %v", err)
+		}
+		if n := testutil.ToFloat64(r.server.cfg.Metrics.refused.WithLabelValues(codes.ResourceExhausted.String())); n != 1 || !r.server.Full() {
+			t.Errorf("%v were counted, full %v", n, r.server.Full())
+		}
+		again.Close(downstream.End{}) // the other stream of two keeps its place
+		if err := attach(false); err == nil {
+			t.Error("there is a place though two proxies are connected")
+		}
+		one.Close(downstream.End{})
+		if err := attach(false); err != nil || !r.server.Full() {
+			t.Errorf("one has gone: %v, full %v", err, r.server.Full())
+		}
+		time.Sleep(time.Second) // the timers of admission
+	})
+}
+
+// What Attach refuses for another reason takes no place.
+func TestAProxyThatIsRejectedTakesNoPlace(t *testing.T) {
+	on(t, services, func(r *rig) {
+		r.server.places.max = 1
+		if _, err := r.server.Attach(downstream.Client{Node: &corev3.Node{Id: "sidecar~nowhere~a.b~c"}}); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("the error is %v", err)
+		}
+		r.server.mu.Lock()
+		gen := r.server.gen
+		r.server.gen = nil
+		r.server.mu.Unlock()
+		if _, err := r.server.Attach(downstream.Client{Node: &corev3.Node{Id: "early"}}); status.Code(err) != codes.Unavailable {
+			t.Errorf("the error is %v", err)
+		}
+		r.server.mu.Lock()
+		r.server.gen = gen
+		r.server.mu.Unlock()
+		if r.server.Full() {
+			t.Error("a place is taken")
+		}
+	})
+}

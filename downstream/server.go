@@ -146,6 +146,9 @@ func New(cfg Config) *Server {
 // every stream has ended, with nil if ctx ended. lis is closed. Serve may be called for several
 // listeners at once.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
+	s.mu.Lock()
+	s.draining = 0
+	s.mu.Unlock()
 	g := grpc.NewServer(
 		grpc.MaxConcurrentStreams(cmp.Or(s.cfg.ConnectionStreams, math.MaxUint32)),
 		grpc.Creds(newHandshake()),

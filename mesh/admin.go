@@ -87,6 +87,7 @@ func (e *Environment) adminHandler() http.Handler {
 		}
 	})
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { respond(w, e.Status()) })
+	mux.HandleFunc("GET /proxies", func(w http.ResponseWriter, r *http.Request) { respond(w, e.Fleet(r.Context())) })
 	mux.HandleFunc("GET /documents", func(w http.ResponseWriter, r *http.Request) {
 		respond(w, e.Documents(r.URL.Query().Get("kind"), r.URL.Query().Get("namespace"), r.URL.Query().Get("name")))
 	})
@@ -185,6 +186,9 @@ func (e *Environment) ready() error {
 		return errors.New("the configuration has not been read yet")
 	case e.stopping.Load():
 		return errors.New("the control plane is stopping")
+	}
+	if why, _ := e.behind(); why != "" {
+		return errors.New("this replica is behind the others: " + why)
 	}
 	if e.ca != nil {
 		_, err := e.ca.Certificate()

@@ -19,8 +19,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,12 +37,16 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/push"
 	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
 	"github.com/holdfast-xds/holdfast/mesh/register"
+	"github.com/holdfast-xds/holdfast/mesh/replica"
 	"github.com/holdfast-xds/holdfast/mesh/server"
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
 // syncPoll is how often Run looks whether the configuration has synced.
 const syncPoll = 10 * time.Millisecond
+
+// listenRetry is the pause before an address is listened on again that somebody else has.
+const listenRetry = time.Second
 
 // What a client may cost before it has proved who it is: the size of a message in bytes, of which a proxy with 50,000
 // resources sends half, and the calls of one connection, of which a proxy needs a few.
@@ -107,6 +109,7 @@ type Environment struct {
 	ca        *ca.Server   // nil for none
 	store     *etcd.Client // nil if the documents are in a directory
 	config    config.Source
+	replica   *replica.Replica // nil if nobody else has the documents
 	keys      *jwks.Store
 	registrar *register.Registrar
 	discovery *service.Discovery
@@ -178,6 +181,10 @@ func (e *Environment) source() (err error) {
 	source := etcd.NewSource(e.store, file, e.cfg.Log)
 	e.metrics.MustRegister(etcd.NewCollector(source))
 	e.config = source
+	e.replica = replica.New(replica.Config{
+		Client: e.store, State: source.State, Proxies: func() []server.ProxyStatus { return e.server.Proxies() },
+		Version: e.cfg.Version, MaxProxies: e.cfg.MaxProxies, Log: e.cfg.Log,
+	})
 	return nil
 }
 
@@ -394,11 +401,7 @@ func (e *Environment) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		for _, lis := range listeners {
-			_ = lis.Close()
-		}
-	}()
+	defer closeAll(listeners)
 	if e.store != nil {
 		defer e.store.Close()
 	}
@@ -413,6 +416,12 @@ func (e *Environment) Run(ctx context.Context) error {
 		return nil
 	})
 	eg.Go(func() error { return e.serveAdmin(behind) })
+	if e.replica != nil {
+		eg.Go(func() error {
+			e.replica.Run(behind)
+			return nil
+		})
+	}
 	eg.Go(func() error { return e.keys.Run(behind) })
 	eg.Go(func() error { return e.registrar.Keep(behind) })
 	if e.ca != nil {
@@ -433,18 +442,8 @@ func (e *Environment) Run(ctx context.Context) error {
 		e.server.Start()
 		e.logProblems()
 		e.listening.Store(true)
-		var serving sync.WaitGroup
-		for _, lis := range listeners {
-			e.cfg.Log.Info("serving xDS", "addr", lis.Addr().String(), "name", cmp.Or(e.cfg.Dir, strings.Join(e.cfg.Etcd.Endpoints, ",")))
-			serving.Add(1)
-			eg.Go(func() error {
-				defer serving.Done()
-				return e.xds.Serve(ctx, lis)
-			})
-		}
 		eg.Go(func() error { return e.server.Run(behind) })
-		serving.Wait()
-		return nil
+		return e.serve(ctx, listeners)
 	})
 	return eg.Wait()
 }
@@ -455,25 +454,4 @@ func (e *Environment) logProblems() {
 	if n := len(e.config.Problems()); n > 0 {
 		e.cfg.Log.Warn("the configuration has problems: holdfast-mesh validate names them", "count", n)
 	}
-}
-
-// listen opens the sockets.
-func (e *Environment) listen() (listeners []net.Listener, err error) {
-	for flag, addr := range map[string]string{"--listen": e.cfg.Listen, "--tls-listen": e.cfg.TLSListen} {
-		if addr == "" {
-			continue
-		}
-		lis, err := net.Listen("tcp", addr)
-		if err != nil {
-			for _, open := range listeners {
-				_ = open.Close()
-			}
-			return nil, fmt.Errorf("%s: %w", flag, err)
-		}
-		if flag == "--tls-listen" {
-			lis = tls.NewListener(lis, e.tls)
-		}
-		listeners = append(listeners, lis)
-	}
-	return listeners, nil
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -22,7 +23,7 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/dir"
-	"github.com/holdfast-xds/holdfast/mesh/server"
+	"github.com/holdfast-xds/holdfast/mesh/replica"
 )
 
 // askTimeout is how long a command waits for the status of a server.
@@ -91,16 +92,18 @@ func newProxies(stdout io.Writer) *cobra.Command {
 configuration, STALE that it has not answered yet, and NACKED that it rejected something: the reasons
 follow. So do the patches of EnvoyFilters that are left out of resources. HEALTH is that of a workload that
 registers with a WorkloadGroup: HEALTHY or UNHEALTHY as its agent reports it, UNKNOWN until the first
-report, NOT CHECKED without a probe, and NOT REGISTERED if it may not register.`,
+report, NOT CHECKED without a probe, and NOT REGISTERED if it may not register.
+
+With etcd, the proxies of all replicas are shown, those of others as they were some seconds ago.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var s mesh.Status
-			if err := ask(cmd.Context(), admin, "/status", &s); err != nil {
+			var f mesh.Fleet
+			if err := ask(cmd.Context(), admin, "/proxies", &f); err != nil {
 				return err
 			}
-			if s.Proxies == nil {
-				s.Proxies = []server.ProxyStatus{}
+			if f.Problem != "" {
+				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "holdfast-mesh: "+f.Problem)
 			}
-			return write(stdout, output, s.Proxies, func(w io.Writer) { proxyTable(w, s.Proxies) })
+			return write(stdout, output, f.Proxies, func(w io.Writer) { proxyTable(w, f.Proxies) })
 		},
 	}
 	c.Flags().StringVar(&admin, "admin", defaultAdmin, "`ADDR`, host:port, of the server's status")
@@ -108,8 +111,50 @@ report, NOT CHECKED without a probe, and NOT REGISTERED if it may not register.`
 	return c
 }
 
-func proxyTable(w io.Writer, proxies []server.ProxyStatus) {
-	_, _ = fmt.Fprintln(w, "NODE\tTYPE\tNAMESPACE\tCONNECTED\tCDS\tEDS\tLDS\tRDS\tHEALTH")
+func newReplicas(stdout io.Writer) *cobra.Command {
+	var admin, output string
+	c := &cobra.Command{
+		Use: "replicas", Short: "show the servers that share one etcd", Args: cobra.NoArgs,
+		Long: `Show the servers that have their documents in the same etcd as the one that is asked. REVISION is that of
+etcd up to which a server has all documents. BEHIND means that a server has sent its proxies to the
+others, because they were further for more than 30 s. A server is shown for 20 s after it has ended
+without notice.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var f mesh.Fleet
+			if err := ask(cmd.Context(), admin, "/proxies", &f); err != nil {
+				return err
+			}
+			if f.Problem != "" {
+				return failed(errors.New(f.Problem))
+			}
+			return write(stdout, output, f.Replicas, func(w io.Writer) {
+				_, _ = fmt.Fprintln(w, "REPLICA\tVERSION\tRUNNING\tREVISION\tPROXIES\tSTATE")
+				for _, r := range f.Replicas {
+					state := "SERVING"
+					if r.Behind {
+						state = "BEHIND"
+					}
+					proxies := strconv.Itoa(r.Proxies)
+					if r.MaxProxies > 0 {
+						proxies += "/" + strconv.Itoa(r.MaxProxies)
+					}
+					_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", r.ID, r.Version, time.Since(r.Started).Round(time.Second), r.Revision, proxies, state)
+				}
+			})
+		},
+	}
+	c.Flags().StringVar(&admin, "admin", defaultAdmin, "`ADDR`, host:port, of the server's status")
+	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
+	return c
+}
+
+func proxyTable(w io.Writer, proxies []replica.Proxy) {
+	shared := slices.ContainsFunc(proxies, func(p replica.Proxy) bool { return p.Replica != "" })
+	_, _ = fmt.Fprint(w, "NODE\tTYPE\tNAMESPACE\tCONNECTED\tCDS\tEDS\tLDS\tRDS\tHEALTH")
+	if shared {
+		_, _ = fmt.Fprint(w, "\tREPLICA")
+	}
+	_, _ = fmt.Fprintln(w)
 	var reasons []string
 	for _, p := range proxies {
 		states := make(map[string]string)
@@ -139,7 +184,11 @@ func proxyTable(w io.Writer, proxies []server.ProxyStatus) {
 				reasons = append(reasons, p.Node+" HEALTH: "+workload.Name+": "+workload.Message)
 			}
 		}
-		_, _ = fmt.Fprintln(w, "\t"+health)
+		_, _ = fmt.Fprint(w, "\t"+health)
+		if shared {
+			_, _ = fmt.Fprint(w, "\t"+p.Replica)
+		}
+		_, _ = fmt.Fprintln(w)
 	}
 	if len(reasons) > 0 {
 		_, _ = fmt.Fprintf(w, "\n%s\n", strings.Join(reasons, "\n"))

@@ -69,7 +69,8 @@ type Record struct {
 
 // Proxy is a proxy that is connected to a server.
 type Proxy struct {
-	Replica string `json:"replica"`
+	// Replica is the ID of the server; "" if it has its documents for itself.
+	Replica string `json:"replica,omitempty"`
 	server.ProxyStatus
 }
 

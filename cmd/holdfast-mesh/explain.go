@@ -128,10 +128,15 @@ func requestOf(text string) (url.Values, error) {
 
 const diffLong = `Say what other documents would change for the connected proxies, before they are applied: each
 resource that would be added, removed or changed. The documents are a whole configuration, as serve
-would read it. With errors in the documents, nothing is compared and the exit code is 1.`
+would read it. With errors in the documents, nothing is compared and the exit code is 1.
+
+With --etcd, say instead what apply would change in the documents that are stored, as a unified diff of YAML;
+the exit code is 1 if it would change something.`
 
 func newDiff(stdout io.Writer) *cobra.Command {
-	var admin, output, node string
+	s := &store{}
+	var admin, output, node, namespace string
+	var prune bool
 	c := &cobra.Command{
 		Use: "diff [--proxy ID] DIR|FILE…", Short: "show what other documents would change, for whom", Long: diffLong,
 		Example: "holdfast-mesh diff --proxy laptop ./mesh-next",
@@ -142,6 +147,13 @@ func newDiff(stdout io.Writer) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(s.options.Endpoints) > 0 {
+				if node != "" {
+					return errors.New("--etcd shows what differs in the documents, and --proxy what changes for a proxy: leave one of them out")
+				}
+				s.stdin = cmd.InOrStdin()
+				return s.diff(cmd, stdout, args, namespace, prune)
+			}
 			files, err := readFiles(args)
 			if err != nil {
 				return failed(err)
@@ -162,6 +174,10 @@ func newDiff(stdout io.Writer) *cobra.Command {
 	c.Flags().StringVar(&node, "proxy", "", "node `ID` of one proxy; empty: all that are connected")
 	c.Flags().StringVar(&admin, "admin", defaultAdmin, "`ADDR`, host:port, of the server's status")
 	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
+	c.Flags().SortFlags = false
+	etcdFlags(c.Flags(), &s.options)
+	c.Flags().StringVarP(&namespace, "namespace", "n", "", "with --etcd, `NAMESPACE` of all the documents; empty: any")
+	c.Flags().BoolVar(&prune, "prune", false, "with --etcd, show what apply --prune would delete, too")
 	return c
 }
 

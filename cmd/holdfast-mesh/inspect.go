@@ -196,14 +196,30 @@ func proxyTable(w io.Writer, proxies []replica.Proxy) {
 }
 
 func newGet(stdout io.Writer) *cobra.Command {
+	s := &store{}
 	var admin, output, namespace string
 	c := &cobra.Command{
-		Use: "get [KIND [NAME]]", Short: "show the documents that are served", Args: cobra.MaximumNArgs(2),
+		Use: "get [KIND [NAME]]", Short: "show the documents that are served, or those in etcd", Args: cobra.MaximumNArgs(2),
 		Long: `Show the documents that a running server uses: of a document that is not valid any more, its last
 valid content. KIND is the name of a kind, or its plural, in any case; NAME may have a namespace before
-it, with a slash.`,
-		Example: "holdfast-mesh get virtualservices\nholdfast-mesh get VirtualService default/reviews -o yaml",
+it, with a slash.
+
+With --etcd, show those in etcd: with their revisions and who has written them, or with -o yaml as apply takes
+them. Secrets have no content.`,
+		Example: "holdfast-mesh get virtualservices\nholdfast-mesh get VirtualService default/reviews -o yaml\nholdfast-mesh get --etcd http://127.0.0.1:2379 virtualservices -n shop",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(s.options.Endpoints) > 0 {
+				sel, err := selected(args, namespace)
+				if err != nil {
+					return err
+				}
+				client, err := s.open()
+				if err != nil {
+					return err
+				}
+				defer client.Close()
+				return getStored(cmd.Context(), stdout, cmd.ErrOrStderr(), client, sel, output)
+			}
 			kind, name, err := documentOf(args, &namespace)
 			if err != nil {
 				return err
@@ -224,9 +240,11 @@ it, with a slash.`,
 			})
 		},
 	}
+	c.Flags().SortFlags = false
 	c.Flags().StringVarP(&namespace, "namespace", "n", "", "`NAMESPACE` of the documents; empty: all")
 	c.Flags().StringVar(&admin, "admin", defaultAdmin, "`ADDR`, host:port, of the server's status")
 	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
+	etcdFlags(c.Flags(), &s.options)
 	return c
 }
 

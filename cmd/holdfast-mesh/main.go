@@ -75,7 +75,7 @@ func execute(ctx context.Context, stdout, stderr io.Writer, args []string) int {
 
 const rootLong = `A control plane with Istio's API. It reads documents (VirtualService, DestinationRule,
 ServiceEntry, WorkloadEntry, Gateway, Sidecar, PeerAuthentication, and Service, EndpointSlice, Pod of
-Kubernetes) from a directory, and configures Envoys with xDS: directly, or through holdfast agents.
+Kubernetes) from a directory or from etcd, and configures Envoys with xDS: directly, or through holdfast agents.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`
 
@@ -93,7 +93,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w (see `%s --help`)", err, cmd.CommandPath())
 	})
-	root.AddCommand(newServe(stderr), newValidate(stdout), newProxies(stdout), newReplicas(stdout), newGet(stdout), newExplain(stdout), newDiff(stdout), &cobra.Command{
+	root.AddCommand(newServe(stderr), newValidate(stdout), newProxies(stdout), newReplicas(stdout), newGet(stdout), newExplain(stdout), newDiff(stdout), newApply(stdout), newDelete(stdout), newEdit(stdout), newWatch(stdout), newMigrate(stdout), &cobra.Command{
 		Use: "version", Short: "show the version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := fmt.Fprintf(stdout, "holdfast-mesh %s\n", version)

@@ -1,12 +1,14 @@
 package config
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -153,4 +155,22 @@ func AuthorOf(document []byte) Author {
 	}
 	last := o.Metadata.ManagedFields[len(o.Metadata.ManagedFields)-1]
 	return Author{last.Manager, last.Time.Time}
+}
+
+// Same reports whether two documents say the same, with the same time of creation.
+func Same(a, b *Config) bool {
+	x, errX := Marshal(a, Author{})
+	y, errY := Marshal(b, Author{})
+	return errX == nil && errY == nil && bytes.Equal(x, y)
+}
+
+// WithoutSecret returns a document without the content of a Secret: its type stays.
+func WithoutSecret(c *Config) *Config {
+	secret, ok := c.Spec.(*corev1.Secret)
+	if !ok {
+		return c
+	}
+	shown := *c
+	shown.Spec = &corev1.Secret{ObjectMeta: secret.ObjectMeta, TypeMeta: secret.TypeMeta, Type: secret.Type}
+	return &shown
 }

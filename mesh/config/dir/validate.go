@@ -14,10 +14,7 @@ import (
 // by file and line: what a document has by itself, two documents with one name, and references to what
 // is in none of the documents (config.References, gatewayapi.Convert). What cannot be read is a problem too.
 func Validate(paths ...string) []config.Problem {
-	v := &validation{index: &config.Index{}, documents: make(map[config.Key]*config.Document)}
-	for _, path := range paths {
-		v.path(path)
-	}
+	v := read(paths)
 	api := gatewayapi.Convert(v.index, config.DefaultDomain).Problems
 	for _, p := range append(config.References(v.index, config.DefaultDomain), api...) {
 		at := v.documents[p.Key]
@@ -26,6 +23,22 @@ func Validate(paths ...string) []config.Problem {
 	}
 	config.SortProblems(v.problems)
 	return v.problems
+}
+
+// Documents reads files and directories as New would, and returns their valid documents in the order of Schemas, by namespace
+// and name, and what is wrong in each document by itself and with the files.
+func Documents(paths ...string) ([]*config.Config, []config.Problem) {
+	v := read(paths)
+	config.SortProblems(v.problems)
+	return v.index.All(), v.problems
+}
+
+func read(paths []string) *validation {
+	v := &validation{index: &config.Index{}, documents: make(map[config.Key]*config.Document)}
+	for _, path := range paths {
+		v.path(path)
+	}
+	return v
 }
 
 // validation collects the documents of several files.

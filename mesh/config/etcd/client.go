@@ -189,6 +189,9 @@ func (c *Client) Replicas() (client *clientv3.Client, prefix string) {
 // Close ends the connection.
 func (c *Client) Close() { _ = c.etcd.Close() } // it only says that it was canceled
 
+// errDenied is the error of what the user may not do.
+var errDenied = errors.New("etcd does not permit it")
+
 // Explain returns an error of etcd with what to do about it.
 func (c *Client) Explain(err error) error {
 	err = rpctypes.Error(err)
@@ -196,7 +199,7 @@ func (c *Client) Explain(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, rpctypes.ErrPermissionDenied):
-		return fmt.Errorf("etcd does not permit it to %s: a role of that user must grant the keys", cmp.Or(c.user, "a client without a user"))
+		return fmt.Errorf("%w to %s: a role of that user must grant the keys", errDenied, cmp.Or(c.user, "this client"))
 	case errors.Is(err, rpctypes.ErrUserEmpty):
 		return errors.New("etcd wants a user: give --etcd-user and --etcd-password-file, or --etcd-cert and --etcd-key")
 	case errors.Is(err, rpctypes.ErrAuthFailed):

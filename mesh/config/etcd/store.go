@@ -190,6 +190,18 @@ func (c *Client) Read(ctx context.Context, key config.Key) (*config.Config, []co
 	return doc, problems, nil
 }
 
+// Revision returns the resource version of a document, also of one that is not valid; "" for none.
+func (c *Client) Revision(ctx context.Context, key config.Key) (string, error) {
+	resp, err := c.get(ctx, c.path(key), clientv3.WithKeysOnly())
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", key, c.Explain(err))
+	}
+	if len(resp.Kvs) == 0 {
+		return "", nil
+	}
+	return strconv.FormatInt(resp.Kvs[0].ModRevision, 10), nil
+}
+
 // Stored is a document in the store.
 type Stored struct {
 	Key    config.Key
@@ -200,24 +212,95 @@ type Stored struct {
 	Revision int64
 }
 
+// Listed is what List has read.
+type Listed struct {
+	Documents []Stored
+	// Denied are the kinds that the user may not read. They are only left out where all kinds of a namespace are read.
+	Denied []config.Kind
+}
+
 // List reads the documents of a kind, or for "" of all, and of one namespace or for "" of all, in the order of their keys, as
-// they were at one time. What is stored under keys of no document is left out.
-func (c *Client) List(ctx context.Context, kind config.Kind, namespace string) ([]Stored, error) {
-	prefix := c.documents()
-	if kind != "" {
-		prefix = c.pathOf(kind, namespace)
+// they were at one time. What is stored under keys of no document is left out. Of all kinds of one namespace those are read
+// that the user may read, so that a tenant sees what it has.
+func (c *Client) List(ctx context.Context, kind config.Kind, namespace string) (Listed, error) {
+	switch {
+	case kind == "" && namespace == "":
+		docs, err := c.listUnder(ctx, c.documents())
+		return Listed{Documents: docs}, err
+	case kind != "":
+		docs, err := c.listUnder(ctx, c.pathOf(kind, namespace))
+		return Listed{Documents: docs}, err
 	}
+	var l Listed
+	var denied error
+	for _, schema := range config.Schemas {
+		if !schema.Namespaced {
+			continue
+		}
+		docs, err := c.listUnder(ctx, c.pathOf(schema.Kind, namespace))
+		switch {
+		case errors.Is(err, errDenied):
+			l.Denied, denied = append(l.Denied, schema.Kind), err
+		case err != nil:
+			return Listed{}, err
+		}
+		l.Documents = append(l.Documents, docs...)
+	}
+	if len(l.Documents) > 0 {
+		denied = nil
+	}
+	return l, denied
+}
+
+// listUnder reads the documents whose keys begin with a prefix.
+func (c *Client) listUnder(ctx context.Context, prefix string) (out []Stored, err error) {
 	l, err := c.list(ctx, prefix)
 	if err != nil {
 		return nil, err
 	}
-	var out []Stored
 	for _, kv := range l.kvs {
-		key, doc, problems := c.decodeKV(kv)
-		if key.Kind == "" || namespace != "" && key.Namespace != namespace {
-			continue
+		if key, doc, problems := c.decodeKV(kv); key.Kind != "" {
+			out = append(out, Stored{key, doc, problems, config.AuthorOf(kv.Value), kv.ModRevision})
 		}
-		out = append(out, Stored{key, doc, problems, config.AuthorOf(kv.Value), kv.ModRevision})
 	}
 	return out, nil
+}
+
+// Change is a change of a document in the store.
+type Change struct {
+	Stored
+	Deleted bool
+	Created bool // there was none before
+}
+
+// Watch calls a function for each change of documents of a kind, or for "" of all, and of one namespace or for "" of all, from
+// now on until ctx ends. The error says why it cannot go on: the store has compacted changes that were not delivered, or
+// does not permit it.
+func (c *Client) Watch(ctx context.Context, kind config.Kind, namespace string, changed func(Change)) error {
+	prefix := c.documents()
+	if kind != "" {
+		prefix = c.pathOf(kind, namespace)
+	}
+	for resp := range c.etcd.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithFragment()) {
+		if err := resp.Err(); err != nil {
+			return c.Explain(err)
+		}
+		for _, e := range resp.Events {
+			ch := Change{Deleted: e.Type == mvccpb.Event_DELETE, Created: e.IsCreate()}
+			ch.Revision = e.Kv.ModRevision
+			if ch.Deleted {
+				ch.Key, _ = c.parse(string(e.Kv.Key))
+			} else {
+				ch.Key, ch.Config, ch.Problems = c.decodeKV(e.Kv)
+				ch.Author = config.AuthorOf(e.Kv.Value)
+			}
+			if ch.Key.Kind != "" && (namespace == "" || ch.Key.Namespace == namespace) {
+				changed(ch)
+			}
+		}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return errors.New("etcd has ended the watch")
 }

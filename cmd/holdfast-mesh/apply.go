@@ -1,0 +1,325 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/config/change"
+	"github.com/holdfast-xds/holdfast/mesh/config/dir"
+	"github.com/holdfast-xds/holdfast/mesh/config/etcd"
+	"github.com/holdfast-xds/holdfast/mesh/gatewayapi"
+)
+
+// store is what the commands that work on etcd have in common.
+type store struct {
+	options etcd.Options
+	stdin   io.Reader
+}
+
+// open opens the store. Its Close must be called.
+func (s *store) open() (*etcd.Client, error) {
+	if len(s.options.Endpoints) == 0 {
+		return nil, errors.New("--etcd is missing: name the members of the etcd that has the documents")
+	}
+	return etcd.Open(s.options)
+}
+
+// flags adds those of the store.
+func (s *store) flags(c *cobra.Command) {
+	c.Flags().SortFlags = false
+	etcdFlags(c.Flags(), &s.options)
+	c.Flags().StringVar(&s.options.Author, "author", "", "`NAME` of who writes, which a conflict shows (default USER@HOST)")
+}
+
+// read reads documents from files and directories, and from standard input for "-", and prints what is wrong in them. Errors
+// are errReported.
+func (s *store) read(paths []string, out io.Writer) ([]*config.Config, error) {
+	files := slices.DeleteFunc(slices.Clone(paths), func(path string) bool { return path == "-" })
+	documents, problems := dir.Documents(files...)
+	if len(files) < len(paths) {
+		text, err := io.ReadAll(io.LimitReader(s.stdin, userfile.Max+1))
+		if err == nil && len(text) > userfile.Max {
+			err = fmt.Errorf("more than %d bytes", userfile.Max)
+		}
+		if err != nil {
+			return nil, failed(fmt.Errorf("standard input: %w", err))
+		}
+		read, broken := config.Read("standard input", text)
+		if broken != nil {
+			problems = append(problems, *broken)
+		}
+		for _, d := range read {
+			problems = append(problems, d.Problems...)
+			if d.Config != nil {
+				documents = append(documents, d.Config)
+			}
+		}
+	}
+	if err := printProblems(out, problems); err != nil {
+		return nil, err
+	}
+	if config.Invalid(problems) {
+		return nil, errReported
+	}
+	return documents, nil
+}
+
+func printProblems(out io.Writer, problems []config.Problem) error {
+	for _, p := range problems {
+		if _, err := fmt.Fprintln(out, p); err != nil {
+			return failed(err)
+		}
+	}
+	return nil
+}
+
+// warn prints warnings about references of documents, as they will be beside those that are stored.
+func warn(out io.Writer, stored []etcd.Stored, documents []*config.Config) {
+	index := &config.Index{}
+	for _, s := range stored {
+		if s.Config != nil {
+			index.Put(s.Config)
+		}
+	}
+	applied := make(map[config.Key]string)
+	for _, doc := range documents {
+		index.Put(doc)
+		applied[doc.Meta.Key] = doc.Origin
+	}
+	problems := append(config.References(index, config.DefaultDomain), gatewayapi.Convert(index, config.DefaultDomain).Problems...)
+	for _, p := range problems {
+		if origin, ok := applied[p.Key]; ok {
+			p.File, p.Severity = origin, config.SeverityWarning
+			_, _ = fmt.Fprintln(out, p)
+		}
+	}
+}
+
+// plan compares documents with the store.
+func plan(stored []etcd.Stored, documents []*config.Config, prune bool) *change.Plan {
+	there := make([]change.Stored, 0, len(stored))
+	for _, s := range stored {
+		there = append(there, change.Stored{Key: s.Key, Config: s.Config, Version: fmt.Sprint(s.Revision)})
+	}
+	return change.New(there, documents, prune)
+}
+
+// listed reads what a command compares with: the namespace, or everything.
+func listed(ctx context.Context, client *etcd.Client, namespace string, errs io.Writer) ([]etcd.Stored, error) {
+	l, err := client.List(ctx, "", namespace)
+	if err != nil {
+		return nil, failed(err)
+	}
+	if len(l.Denied) > 0 {
+		_, _ = fmt.Fprintf(errs, "holdfast-mesh: kinds that this user may not read in the namespace %s are left out: %d\n", namespace, len(l.Denied))
+	}
+	return l.Documents, nil
+}
+
+// inNamespace returns an error if a document is not of a namespace; "" is any.
+func inNamespace(documents []*config.Config, namespace string) error {
+	for _, doc := range documents {
+		if namespace != "" && doc.Namespace != namespace {
+			return fmt.Errorf("%s: %s is not in the namespace %s, which --namespace names", doc.Origin, doc.Meta.Key, namespace)
+		}
+	}
+	return nil
+}
+
+const applyLong = `Write documents to etcd. All of them are checked first, with each other and with what is stored; if one has an
+error, nothing is written. A document that says what is stored already is left alone. One that somebody else
+changes in the meantime is not overwritten: the error says who did, and when.
+
+With --prune, what is stored and is in none of the files is deleted: of one namespace with --namespace, else
+all. More than half of what is stored is not deleted without --max-prune-percent.
+
+A tenant that may write its own namespace only names it with --namespace.`
+
+func newApply(stdout io.Writer) *cobra.Command {
+	s := &store{}
+	var files []string
+	var namespace string
+	var prune, dryRun bool
+	var percent int
+	c := &cobra.Command{
+		Use: "apply -f FILE|DIR|-…", Short: "write documents to etcd", Long: applyLong, Args: cobra.NoArgs,
+		Example: "holdfast-mesh apply --etcd http://127.0.0.1:2379 -f ./mesh\nholdfast-mesh apply --etcd http://127.0.0.1:2379 -n shop --prune --dry-run -f ./shop",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case len(files) == 0:
+				return errors.New("no documents: name files or directories with -f")
+			case percent < 0 || percent > 100:
+				return fmt.Errorf("--max-prune-percent %d: want 0 to 100", percent)
+			}
+			s.stdin = cmd.InOrStdin()
+			documents, err := s.read(files, stdout)
+			if err != nil {
+				return err
+			}
+			if err := inNamespace(documents, namespace); err != nil {
+				return failed(err)
+			}
+			if len(documents) == 0 && prune {
+				return failed(errors.New("there are no documents in the files: --prune would delete everything, and nothing is changed"))
+			}
+			client, err := s.open()
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			stored, err := listed(cmd.Context(), client, namespace, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			warn(cmd.ErrOrStderr(), stored, documents)
+			p := plan(stored, documents, prune)
+			if err := p.CheckPrune(len(stored), percent); err != nil {
+				return failed(err)
+			}
+			return carryOut(cmd.Context(), stdout, client, p, dryRun)
+		},
+	}
+	s.flags(c)
+	c.Flags().StringArrayVarP(&files, "filename", "f", nil, "`FILE`, or directory, of documents; - for standard input. May be repeated")
+	c.Flags().StringVarP(&namespace, "namespace", "n", "", "`NAMESPACE` of all the documents; empty: any")
+	c.Flags().BoolVar(&prune, "prune", false, "delete what is stored and is in none of the files")
+	c.Flags().IntVar(&percent, "max-prune-percent", 50, "`PERCENT` of the stored documents that --prune may delete; 100: all")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would happen, and change nothing")
+	return c
+}
+
+// carryOut does what is planned, and prints each change.
+func carryOut(ctx context.Context, stdout io.Writer, w config.Writer, p *change.Plan, dryRun bool) error {
+	show := func(a change.Action) {
+		switch {
+		case a.Err != nil:
+			_, _ = fmt.Fprintf(stdout, "%s failed: %v\n", a.Key, a.Err)
+		case dryRun:
+			_, _ = fmt.Fprintf(stdout, "%s %s (dry run)\n", a.Key, a.Verb)
+		default:
+			_, _ = fmt.Fprintf(stdout, "%s %s\n", a.Key, a.Verb)
+		}
+	}
+	if dryRun {
+		for _, a := range p.Actions {
+			show(a)
+		}
+		return nil
+	}
+	return failed(p.Do(ctx, w, show))
+}
+
+func newDelete(stdout io.Writer) *cobra.Command {
+	s := &store{}
+	var files []string
+	var namespace string
+	var dryRun bool
+	c := &cobra.Command{
+		Use: "delete {KIND NAME… | -f FILE|DIR|-…}", Short: "delete documents in etcd",
+		Long: `Delete documents in etcd: those that are named, or those of files, whatever they say. NAME may have a
+namespace before it, with a slash; without one, and without --namespace, it is of the namespace default.`,
+		Example: "holdfast-mesh delete --etcd http://127.0.0.1:2379 virtualservice shop/reviews",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if (len(files) > 0) == (len(args) > 0) {
+				return errors.New("name a kind and documents, or files with -f")
+			}
+			var keys []config.Key
+			if len(args) > 0 {
+				var err error
+				if keys, err = keysOf(args, namespace); err != nil {
+					return err
+				}
+			} else {
+				s.stdin = cmd.InOrStdin()
+				documents, err := s.read(files, stdout)
+				if err != nil {
+					return err
+				}
+				if err := inNamespace(documents, namespace); err != nil {
+					return failed(err)
+				}
+				for _, doc := range documents {
+					keys = append(keys, doc.Meta.Key)
+				}
+			}
+			client, err := s.open()
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			p := &change.Plan{}
+			for _, key := range keys {
+				old, err := client.Revision(cmd.Context(), key)
+				if err != nil {
+					return failed(err)
+				}
+				if old == "" {
+					return failed(fmt.Errorf("%s: %w: nothing is changed", key, config.ErrNotFound))
+				}
+				p.Actions = append(p.Actions, change.Action{Key: key, Verb: change.Deleted, Version: old})
+			}
+			return carryOut(cmd.Context(), stdout, client, p, dryRun)
+		},
+	}
+	s.flags(c)
+	c.Flags().StringArrayVarP(&files, "filename", "f", nil, "`FILE`, or directory, of documents; - for standard input. May be repeated")
+	c.Flags().StringVarP(&namespace, "namespace", "n", "", "`NAMESPACE` of the documents")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would happen, and change nothing")
+	return c
+}
+
+// kindNamed returns the kind that a person means: its name or its plural in any case, with its group behind a dot or without;
+// "gateway" is Istio's, as in what is printed.
+func kindNamed(text string) (config.Kind, error) {
+	var known []string
+	for _, schema := range config.Schemas {
+		names := []string{schema.Kind.Label(), schema.Plural + "." + schema.Group, schema.Kind.Short() + "." + schema.Group}
+		if schema.Kind.Label() == schema.Kind.Short() {
+			names = append(names, schema.Plural)
+		}
+		if slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, text) }) {
+			return schema.Kind, nil
+		}
+		known = append(known, schema.Kind.Label())
+	}
+	return "", fmt.Errorf("unknown kind %q: want one of %s", text, strings.Join(known, ", "))
+}
+
+// keysOf returns the documents that KIND NAME… means.
+func keysOf(args []string, namespace string) ([]config.Key, error) {
+	if len(args) < 2 {
+		return nil, errors.New("name a kind and a document, such as: virtualservice shop/reviews")
+	}
+	kind, err := kindNamed(args[0])
+	if err != nil {
+		return nil, err
+	}
+	var keys []config.Key
+	for _, arg := range args[1:] {
+		before, name, has := strings.Cut(arg, "/")
+		key := config.Key{Kind: kind, Namespace: before, Name: name}
+		switch {
+		case !has:
+			key.Namespace, key.Name = cmp.Or(namespace, config.DefaultNamespace), arg
+		case namespace != "" && namespace != before:
+			return nil, fmt.Errorf("%q is in the namespace %s, and --namespace is %s: leave one of them out", arg, before, namespace)
+		}
+		if !config.SchemaOf(kind).Namespaced {
+			if has {
+				return nil, fmt.Errorf("%q: a %s is in no namespace", arg, kind.Short())
+			}
+			key.Namespace = ""
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-xds/holdfast/internal/atomicfile"
+	"github.com/holdfast-xds/holdfast/internal/yamlproto"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/config/change"
+	"github.com/holdfast-xds/holdfast/mesh/config/etcd"
+)
+
+const migrateLong = `Copy all documents from a directory to etcd, or back. They are copied as they are, with their times of
+creation, by which contradictions are decided: proxies get the same from a server on either.
+
+To etcd, nothing is written unless all documents are valid; documents that etcd has already must be the same,
+or --overwrite is given; those that it has besides stay. To a directory, which must be empty or not exist,
+each document is written to NAMESPACE/KIND-NAME.yaml. Secrets are written in the clear there, readable for this
+user only, with --with-secrets, and are left out without it.`
+
+func newMigrate(stdout io.Writer) *cobra.Command {
+	s := &store{}
+	var from, to string
+	var overwrite, secrets, dryRun bool
+	c := &cobra.Command{
+		Use: "migrate {--from DIR | --to DIR}", Short: "copy documents from a directory to etcd, or back", Long: migrateLong, Args: cobra.NoArgs,
+		Example: "holdfast-mesh migrate --etcd http://127.0.0.1:2379 --from ./mesh\nholdfast-mesh migrate --etcd http://127.0.0.1:2379 --to ./backup",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if (from == "") == (to == "") {
+				return errors.New("give --from or --to")
+			}
+			if to != "" {
+				client, err := s.open()
+				if err != nil {
+					return err
+				}
+				defer client.Close()
+				l, err := client.List(cmd.Context(), "", "")
+				if err != nil {
+					return failed(err)
+				}
+				return toDirectory(stdout, l.Documents, to, secrets, dryRun)
+			}
+			documents, err := s.read([]string{from}, stdout)
+			if err != nil {
+				return err
+			}
+			client, err := s.open()
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			return toEtcd(cmd, stdout, client, documents, overwrite, dryRun)
+		},
+	}
+	s.flags(c)
+	c.Flags().StringVar(&from, "from", "", "`DIR` from which documents are copied to etcd")
+	c.Flags().StringVar(&to, "to", "", "`DIR` to which documents are copied from etcd")
+	c.Flags().BoolVar(&overwrite, "overwrite", false, "with --from: replace documents that etcd has")
+	c.Flags().BoolVar(&secrets, "with-secrets", false, "with --to: write Secrets, too, in the clear")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would happen, and change nothing")
+	return c
+}
+
+// toEtcd copies documents to etcd.
+func toEtcd(cmd *cobra.Command, stdout io.Writer, client *etcd.Client, documents []*config.Config, overwrite, dryRun bool) error {
+	stored, err := client.List(cmd.Context(), "", "")
+	if err != nil {
+		return failed(err)
+	}
+	there := make(map[config.Key]*config.Config)
+	for _, d := range stored.Documents {
+		there[d.Key] = d.Config
+	}
+	var write []*config.Config
+	for _, doc := range documents {
+		old, has := there[doc.Meta.Key]
+		switch {
+		case !has || overwrite:
+			write = append(write, doc)
+		case old == nil || !config.Same(old, doc):
+			return failed(fmt.Errorf("%s is in etcd already and says something else: nothing was copied; --overwrite replaces it, and `holdfast-mesh diff --etcd` shows what differs", doc.Meta.Key))
+		}
+	}
+	for i, doc := range write {
+		if !dryRun {
+			if err := client.Import(cmd.Context(), doc); err != nil {
+				return failed(fmt.Errorf("after %d of %d documents: %w: run it again with --overwrite to go on", i, len(write), err))
+			}
+		}
+	}
+	_, err = fmt.Fprintf(stdout, "%d documents copied to etcd%s, %d were there\n", len(write), dry(dryRun), len(documents)-len(write))
+	return failed(err)
+}
+
+func dry(dryRun bool) string {
+	if dryRun {
+		return " (dry run)"
+	}
+	return ""
+}
+
+// toDirectory copies documents to a directory.
+func toDirectory(stdout io.Writer, documents []etcd.Stored, dir string, secrets, dryRun bool) error {
+	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
+		return failed(fmt.Errorf("%s is not empty: name a directory that is, or does not exist", dir))
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return failed(err)
+	}
+	copied, left := 0, 0
+	for _, d := range documents {
+		if d.Config == nil {
+			return failed(fmt.Errorf("%s is not valid: nothing more was copied: %s", d.Key, d.Problems[0].Message))
+		}
+		if d.Key.Kind == config.Secret && !secrets {
+			left++
+			continue
+		}
+		copied++
+		if dryRun {
+			continue
+		}
+		if err := writeFile(dir, d.Config); err != nil {
+			return failed(err)
+		}
+	}
+	if _, err := fmt.Fprintf(stdout, "%d documents copied to %s%s\n", copied, dir, dry(dryRun)); err != nil {
+		return failed(err)
+	}
+	if left > 0 {
+		_, err := fmt.Fprintf(stdout, "%d Secrets left out: --with-secrets writes them in the clear\n", left)
+		return failed(err)
+	}
+	return nil
+}
+
+// writeFile writes a document to a file of its own.
+func writeFile(dir string, doc *config.Config) error {
+	text, err := config.Marshal(doc, config.Author{})
+	if err == nil {
+		text, err = yamlproto.Block(text)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", doc.Meta.Key, err)
+	}
+	dir = filepath.Join(dir, directoryOf(doc.Namespace))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	mode := os.FileMode(0o644)
+	if doc.Kind == config.Secret {
+		mode = 0o600
+	}
+	return atomicfile.Write(filepath.Join(dir, strings.ToLower(doc.Kind.Label())+"-"+doc.Name+".yaml"), text, mode)
+}
+
+// directoryOf returns the name of the directory of a namespace; "_cluster" is that of none, which no namespace is called.
+func directoryOf(namespace string) string {
+	if namespace == "" {
+		return "_cluster"
+	}
+	return namespace
+}
+
+// diffStored shows what documents would change in etcd. With differences, the error is errReported.
+func diffStored(stdout io.Writer, p *change.Plan) error {
+	differs := false
+	for _, a := range p.Actions {
+		text := a.Diff()
+		if text == "" {
+			continue
+		}
+		differs = true
+		if _, err := fmt.Fprint(stdout, text); err != nil {
+			return failed(err)
+		}
+	}
+	if differs {
+		return errReported
+	}
+	return nil
+}
+
+// diff shows what documents would change in etcd.
+func (s *store) diff(cmd *cobra.Command, stdout io.Writer, paths []string, namespace string, prune bool) error {
+	documents, err := s.read(paths, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	if err := inNamespace(documents, namespace); err != nil {
+		return failed(err)
+	}
+	client, err := s.open()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	stored, err := listed(cmd.Context(), client, namespace, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	return diffStored(stdout, plan(stored, documents, prune))
+}

@@ -222,7 +222,7 @@ func newDelete(stdout io.Writer) *cobra.Command {
 	s := &store{}
 	var files []string
 	var namespace string
-	var dryRun bool
+	var dryRun, ignoreMissing bool
 	c := &cobra.Command{
 		Use: "delete {KIND NAME… | -f FILE|DIR|-…}", Short: "delete documents in etcd",
 		Long: `Delete documents in etcd: those that are named, or those of files, whatever they say. NAME may have a
@@ -262,6 +262,9 @@ namespace before it, with a slash; without one, and without --namespace, it is o
 				if err != nil {
 					return failed(err)
 				}
+				if old == "" && ignoreMissing {
+					continue
+				}
 				if old == "" {
 					return failed(fmt.Errorf("%s: %w: nothing is changed", key, config.ErrNotFound))
 				}
@@ -273,6 +276,7 @@ namespace before it, with a slash; without one, and without --namespace, it is o
 	s.flags(c)
 	c.Flags().StringArrayVarP(&files, "filename", "f", nil, "`FILE`, or directory, of documents; - for standard input. May be repeated")
 	c.Flags().StringVarP(&namespace, "namespace", "n", "", "`NAMESPACE` of the documents")
+	c.Flags().BoolVar(&ignoreMissing, "ignore-not-found", false, "delete the others if some do not exist")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would happen, and change nothing")
 	return c
 }

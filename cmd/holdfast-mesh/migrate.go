@@ -115,24 +115,27 @@ func toDirectory(stdout io.Writer, documents []etcd.Stored, dir string, secrets,
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return failed(err)
 	}
-	copied, left := 0, 0
+	var copied []*config.Config
+	left := 0
 	for _, d := range documents {
-		if d.Config == nil {
-			return failed(fmt.Errorf("%s is not valid: nothing more was copied: %s", d.Key, d.Problems[0].Message))
-		}
-		if d.Key.Kind == config.Secret && !secrets {
+		switch {
+		case d.Config == nil:
+			return failed(fmt.Errorf("%s is not valid, and nothing was copied: %s", d.Key, d.Problems[0].Message))
+		case d.Key.Kind == config.Secret && !secrets:
 			left++
-			continue
+		default:
+			copied = append(copied, d.Config)
 		}
-		copied++
+	}
+	for _, o := range objectsOf(copied) {
 		if dryRun {
-			continue
+			break
 		}
-		if err := writeFile(dir, d.Config); err != nil {
+		if err := writeFile(dir, o); err != nil {
 			return failed(err)
 		}
 	}
-	if _, err := fmt.Fprintf(stdout, "%d documents copied to %s%s\n", copied, dir, dry(dryRun)); err != nil {
+	if _, err := fmt.Fprintf(stdout, "%d documents copied to %s%s\n", len(copied), dir, dry(dryRun)); err != nil {
 		return failed(err)
 	}
 	if left > 0 {
@@ -143,8 +146,8 @@ func toDirectory(stdout io.Writer, documents []etcd.Stored, dir string, secrets,
 }
 
 // writeFile writes a document to a file of its own.
-func writeFile(dir string, doc *config.Config) error {
-	text, err := config.Marshal(doc, config.Author{})
+func writeFile(dir string, doc object) error {
+	text, err := doc.json()
 	if err == nil {
 		text, err = yamlproto.Block(text)
 	}

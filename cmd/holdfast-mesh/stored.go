@@ -90,14 +90,51 @@ func (s selection) String() string {
 	return text
 }
 
+// object is what documents are in a file: a document, or the ConfigMap of a MeshConfig with the MeshNetworks beside it.
+type object struct {
+	*config.Config
+	networks *config.Config // nil for none
+}
+
+// objectsOf joins the documents that are one ConfigMap.
+func objectsOf(documents []*config.Config) (out []object) {
+	byKey := make(map[config.Key]*config.Config)
+	beside := func(doc *config.Config, kind config.Kind) *config.Config {
+		return byKey[config.Key{Kind: kind, Namespace: doc.Namespace, Name: doc.Name}]
+	}
+	for _, doc := range documents {
+		byKey[doc.Meta.Key] = doc
+	}
+	for _, doc := range documents {
+		switch {
+		case doc.Kind == config.MeshConfig:
+			out = append(out, object{doc, beside(doc, config.MeshNetworks)})
+		case doc.Kind == config.MeshNetworks && beside(doc, config.MeshConfig) != nil:
+		default:
+			out = append(out, object{doc, nil})
+		}
+	}
+	return out
+}
+
+func (o object) json() ([]byte, error) {
+	if o.networks != nil {
+		return config.MarshalMesh(o.Config, o.networks)
+	}
+	return config.Marshal(o.Config, config.Author{})
+}
+
 // writeDocuments writes the valid ones of documents: as YAML that apply takes, or as a List in JSON.
 func writeDocuments(stdout io.Writer, output string, docs []etcd.Stored) error {
-	items := []json.RawMessage{}
+	var valid []*config.Config
 	for _, d := range docs {
-		if d.Config == nil {
-			continue
+		if d.Config != nil {
+			valid = append(valid, config.WithoutSecret(d.Config))
 		}
-		text, err := config.Marshal(config.WithoutSecret(d.Config), config.Author{})
+	}
+	items := []json.RawMessage{}
+	for _, o := range objectsOf(valid) {
+		text, err := o.json()
 		if err != nil {
 			return failed(err)
 		}

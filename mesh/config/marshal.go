@@ -3,6 +3,7 @@ package config
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -81,6 +82,28 @@ func Marshal(c *Config, by Author) ([]byte, error) {
 		o.Metadata.ManagedFields = []managed{{by.Name, "Update", metav1.NewTime(by.Time)}}
 	}
 	return o.marshal()
+}
+
+// MarshalMesh is Marshal for a MeshConfig and the MeshNetworks beside it, which are one ConfigMap.
+func MarshalMesh(mesh, networks *Config) ([]byte, error) {
+	text, err := Marshal(mesh, Author{})
+	if err != nil {
+		return nil, err
+	}
+	inner, err := protojson.Marshal(networks.Spec.(proto.Message))
+	if err != nil {
+		return nil, err
+	}
+	var whole map[string]json.RawMessage
+	var data map[string]string
+	if err := errors.Join(json.Unmarshal(text, &whole), json.Unmarshal(whole["data"], &data)); err != nil {
+		return nil, err
+	}
+	data[networksKey] = string(inner)
+	if whole["data"], err = json.Marshal(data); err != nil {
+		return nil, err
+	}
+	return json.Marshal(whole)
 }
 
 // marshal writes the fields of every document first, and then the others by name.

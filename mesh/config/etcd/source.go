@@ -244,7 +244,11 @@ func (s *Source) follow(ctx context.Context) error {
 	// A context that is canceled ends the watch.
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	w := &watch{Source: s, ctx: ctx, events: s.client.etcd.Watch(ctx, s.client.documents(), clientv3.WithPrefix(), clientv3.WithRev(s.position().Revision+1), clientv3.WithProgressNotify(), clientv3.WithFragment())}
+	w := &watch{Source: s, ctx: ctx, opened: make(chan clientv3.WatchChan, 1)}
+	from := s.position().Revision + 1
+	go func() { // it blocks until the store has taken it
+		w.opened <- s.client.etcd.Watch(ctx, s.client.documents(), clientv3.WithPrefix(), clientv3.WithRev(from), clientv3.WithProgressNotify(), clientv3.WithFragment())
+	}()
 	return w.run()
 }
 
@@ -429,7 +433,9 @@ var errStalled = errors.New("the watch has delivered nothing for a while, though
 // watch follows the changes of a store.
 type watch struct {
 	*Source
-	ctx    context.Context
+	ctx context.Context
+	// opened has the watch once the store has taken it, events is that; nil before.
+	opened chan clientv3.WatchChan
 	events clientv3.WatchChan
 	// probed has the answers to probes, probing is set while one is under way.
 	probed  chan answer
@@ -458,6 +464,7 @@ func (w *watch) run() error {
 		select {
 		case <-w.ctx.Done():
 			return w.ctx.Err()
+		case w.events = <-w.opened:
 		case resp, open := <-w.events:
 			err = w.response(resp, open)
 		case a := <-w.probed:
@@ -506,7 +513,6 @@ func (w *watch) response(resp clientv3.WatchResponse, open bool) error {
 
 // probe asks the store where it is, and lets the watch say how far it is.
 func (w *watch) probe() {
-	_ = w.client.etcd.RequestProgress(w.ctx) // the probe finds what is wrong
 	if w.probing {
 		return
 	}
@@ -514,6 +520,11 @@ func (w *watch) probe() {
 	from := w.position()
 	go func() {
 		at, err := w.client.where(w.ctx)
+		if err == nil {
+			ctx, cancel := context.WithTimeout(w.ctx, requestTimeout)
+			defer cancel()
+			_ = w.client.etcd.RequestProgress(ctx) // a watch that does not say how far it is will be found to be stalled
+		}
 		w.probed <- answer{from, at, err}
 	}()
 }

@@ -31,6 +31,7 @@ func (s *store) user(name, password string) {
 
 // A tenant is a user whose role has the namespaces that are its own.
 func TestATenantWritesOnlyItsOwnNamespace(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	s.user("root", "root")
 	s.user("shop", "shop-password")

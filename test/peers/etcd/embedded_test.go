@@ -93,7 +93,9 @@ func (s *store) copyData(from, to string) {
 	s.Check(os.CopyFS(s.Path(to), os.DirFS(s.Path(from))))
 }
 
-func (s *store) url() string { return cmp.Or(map[bool]string{true: "https://"}[s.tls.ca != ""], "http://") + s.addr }
+func (s *store) url() string {
+	return cmp.Or(map[bool]string{true: "https://"}[s.tls.ca != ""], "http://") + s.addr
+}
 
 // open returns a client of a person.
 func (s *store) open(o etcd.Options) *etcd.Client {

@@ -15,6 +15,7 @@ import (
 )
 
 func TestWritesAreOptimisticAndSayWhoWasFaster(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	alice, bob := s.open(etcd.Options{Author: "alice@desk"}), s.open(etcd.Options{Author: "bob@laptop"})
 	ctx := t.Context()
@@ -62,6 +63,7 @@ func TestWritesAreOptimisticAndSayWhoWasFaster(t *testing.T) {
 }
 
 func TestACopyFollowsTheStore(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	c := s.open(etcd.Options{})
 	write(t, c, entry(t, "a", "10.0.0.1"))
@@ -88,6 +90,7 @@ func TestACopyFollowsTheStore(t *testing.T) {
 
 // A copy that missed changes, and their history, finds what differs, and removes nothing that is there.
 func TestACopySurvivesAPartitionAndACompaction(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	direct := s.open(etcd.Options{})
 	l := newLine(s.Rig, s.addr)
@@ -124,6 +127,7 @@ func TestACopySurvivesAPartitionAndACompaction(t *testing.T) {
 
 // Without a compaction nothing is read again: the watch continues where it was.
 func TestAWatchContinuesAfterAPartition(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	direct := s.open(etcd.Options{})
 	l := newLine(s.Rig, s.addr)
@@ -143,6 +147,7 @@ func TestAWatchContinuesAfterAPartition(t *testing.T) {
 }
 
 func TestTenThousandDocumentsAtOnceArrive(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	c := s.open(etcd.Options{})
 	source := follow(s.Rig, c, s.Path("documents.log"))
@@ -217,10 +222,12 @@ func restored(t *testing.T, back func(*store), file bool) {
 }
 
 func TestABackupThatIsRestoredTakesNothingAway(t *testing.T) {
+	t.Parallel()
 	restored(t, func(s *store) { s.start("backup") }, false)
 }
 
 func TestAnEmptyStoreInThePlaceOfAnotherTakesNothingAway(t *testing.T) {
+	t.Parallel()
 	restored(t, func(s *store) {
 		s.token = "another"
 		s.start("empty")
@@ -229,6 +236,7 @@ func TestAnEmptyStoreInThePlaceOfAnotherTakesNothingAway(t *testing.T) {
 
 // A restart does not forget that the store had more.
 func TestAStoreThatIsRestoredWhileTheServerIsDownTakesNothingAway(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	c := s.open(etcd.Options{})
 	s.stop()
@@ -259,6 +267,7 @@ func TestAStoreThatIsRestoredWhileTheServerIsDownTakesNothingAway(t *testing.T) 
 }
 
 func TestAStartServesTheFileWhileTheStoreIsAway(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	c := s.open(etcd.Options{})
 	write(t, c, entry(t, "a", "10.0.0.1"))
@@ -301,6 +310,7 @@ func TestAStartServesTheFileWhileTheStoreIsAway(t *testing.T) {
 }
 
 func TestSecretsAreStoredForThoseWhoHaveTheKey(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	key := s.file("key", strings.Repeat("k", 32))
 	with, without := s.open(etcd.Options{SecretKeys: []string{key}}), s.open(etcd.Options{})
@@ -327,6 +337,7 @@ func TestSecretsAreStoredForThoseWhoHaveTheKey(t *testing.T) {
 }
 
 func TestAListIsOfOneKindAndNamespace(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	c := s.open(etcd.Options{})
 	for n := range 1200 { // more than two pages
@@ -340,10 +351,10 @@ func TestAListIsOfOneKindAndNamespace(t *testing.T) {
 		want      int
 	}{{config.WorkloadEntry, "shop", 1200}, {config.WorkloadEntry, "", 1201}, {config.Namespace, "", 1}, {"", "", 1202}, {"", "shop-2", 1}, {config.Service, "", 0}} {
 		all, err := c.List(t.Context(), tc.kind, tc.namespace)
-		if err != nil || len(all) != tc.want {
-			t.Errorf("%s in %q: %d documents, %v", tc.kind, tc.namespace, len(all), err)
+		if err != nil || len(all.Documents) != tc.want {
+			t.Errorf("%s in %q: %d documents, %v", tc.kind, tc.namespace, len(all.Documents), err)
 		}
-		if !slices.IsSortedFunc(all, func(a, b etcd.Stored) int { return strings.Compare(a.Key.Name, b.Key.Name) }) && tc.kind != "" && tc.namespace != "" {
+		if !slices.IsSortedFunc(all.Documents, func(a, b etcd.Stored) int { return strings.Compare(a.Key.Name, b.Key.Name) }) && tc.kind != "" && tc.namespace != "" {
 			t.Error("they are not in order")
 		}
 	}

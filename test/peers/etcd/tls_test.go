@@ -32,6 +32,7 @@ func (s *store) leaf(ca *pkitest.CA, name string) tlsFiles {
 
 // The name in a client certificate is that of the user.
 func TestAClientCertificateIsAUser(t *testing.T) {
+	t.Parallel()
 	s := newStore(t)
 	s.user("root", "root")
 	s.user("server", "server-password")

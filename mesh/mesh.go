@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -34,7 +33,6 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/config/dir"
 	"github.com/holdfast-xds/holdfast/mesh/config/etcd"
 	"github.com/holdfast-xds/holdfast/mesh/jwks"
-	"github.com/holdfast-xds/holdfast/mesh/push"
 	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
 	"github.com/holdfast-xds/holdfast/mesh/register"
 	"github.com/holdfast-xds/holdfast/mesh/replica"
@@ -225,8 +223,7 @@ func localNames(addr string) []string {
 	return names
 }
 
-// assemble joins the registries and the server. Whatever a handler is called for is in the copy of
-// the configuration, and in the registries that were registered before, when it is called.
+// assemble joins the registries and the server.
 func (e *Environment) assemble() {
 	shards := &service.Shards{}
 	options := service.Options{
@@ -244,18 +241,7 @@ func (e *Environment) assemble() {
 		Reader: e.config, Discovery: e.discovery, Shards: shards, Domain: e.cfg.Domain,
 		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, MaxProxies: e.cfg.MaxProxies, Metrics: metrics, Keys: e.keyReader(), Registrar: e.registrar, Authn: e.authn, Log: e.cfg.Log,
 	})
-	for _, kind := range []config.Kind{
-		config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication,
-		config.AuthorizationPolicy, config.EnvoyFilter, config.Telemetry, config.Ingress, config.Secret, config.MeshConfig, config.MeshNetworks, config.ConfigMap,
-		config.GatewayClass, config.KubernetesGateway, config.HTTPRoute, config.GRPCRoute, config.TLSRoute, config.TCPRoute,
-		config.ReferenceGrant, config.BackendTLSPolicy,
-	} {
-		e.config.RegisterHandler(kind, e.server.ConfigChanged)
-	}
-	e.config.RegisterHandler(config.Namespace, e.namespaceChanged)
-	e.config.RegisterHandler(config.RequestAuthentication, e.tokensChanged)
-	e.config.RegisterHandler(config.Service, e.gatewayChanged)
-	e.config.RegisterHandler(config.Node, e.nodeChanged)
+	e.server.Follow(e.config, e.tokensChanged)
 	xds := downstream.Config{
 		State: e.server, Observer: metrics, Identifier: "holdfast-mesh/" + e.cfg.Version, Log: e.cfg.Log,
 		Identify:   func(ctx context.Context, c downstream.Credentials) (any, error) { return e.server.Identify(ctx, c) },
@@ -266,32 +252,6 @@ func (e *Environment) assemble() {
 		xds.Register = e.ca.Register
 	}
 	e.xds = downstream.New(xds)
-}
-
-// namespaceChanged requests a push if a Namespace has other labels, which the mesh configuration
-// selects by, or other annotations, which services inherit.
-func (e *Environment) namespaceChanged(ev config.Event) {
-	if ev.Old == nil || ev.New == nil || !maps.Equal(ev.Old.Labels, ev.New.Labels) || !maps.Equal(ev.Old.Annotations, ev.New.Annotations) {
-		e.server.ConfigChanged(ev)
-	}
-}
-
-// gatewayChanged requests a push if the Service of a gateway of a network changed: other services' endpoints
-// are reached by it.
-func (e *Environment) gatewayChanged(ev config.Event) {
-	networks := e.config.List(config.MeshNetworks, "")
-	if push.IsNetworkGateway(ev.Old, networks, e.cfg.Domain) || push.IsNetworkGateway(ev.New, networks, e.cfg.Domain) {
-		e.server.ConfigChanged(ev)
-	}
-}
-
-// nodeChanged requests a push if a gateway of a network is reached at the address of a Node that changed. Registries read
-// where endpoints on the Node are. Until the configuration was read once nobody is served, and the Services of gateways
-// may still be missing.
-func (e *Environment) nodeChanged(ev config.Event) {
-	if e.config.HasSynced() && push.MovesGateways(ev.Old, ev.New, e.config.List(config.Service, ""), e.config.List(config.MeshNetworks, ""), e.cfg.Domain) {
-		e.server.ConfigChanged(ev)
-	}
 }
 
 // registries returns the registries of documents as one.

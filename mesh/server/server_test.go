@@ -18,7 +18,6 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh/config"
-	"github.com/holdfast-xds/holdfast/mesh/push"
 	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
@@ -45,20 +44,7 @@ func on(t *testing.T, documents string, test func(*rig)) {
 			Reader: r.store, Discovery: discovery, Shards: shards, Domain: config.DefaultDomain,
 			Debounce: debounce.Options{After: debounce.DefaultAfter, Max: debounce.DefaultMax, Endpoints: true},
 		})
-		for _, kind := range []config.Kind{config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication, config.EnvoyFilter, config.Secret, config.MeshConfig, config.AuthorizationPolicy, config.RequestAuthentication, config.Telemetry} {
-			r.store.RegisterHandler(kind, r.server.ConfigChanged)
-		}
-		// Package mesh registers these two in the same way.
-		r.store.RegisterHandler(config.Service, func(e config.Event) {
-			if push.IsNetworkGateway(e.Old, nil, config.DefaultDomain) || push.IsNetworkGateway(e.New, nil, config.DefaultDomain) {
-				r.server.ConfigChanged(e)
-			}
-		})
-		r.store.RegisterHandler(config.Node, func(e config.Event) {
-			if push.MovesGateways(e.Old, e.New, r.store.List(config.Service, ""), nil, config.DefaultDomain) {
-				r.server.ConfigChanged(e)
-			}
-		})
+		r.server.Follow(r.store, nil)
 		r.put(documents)
 		ctx, stop := context.WithCancel(context.Background())
 		ended := make(chan error, 2)

@@ -29,6 +29,8 @@ type rig struct {
 	store  *config.Memory
 	server *Server
 	last   uint64
+	// attached are the newest streams of proxies by the files of their Nodes.
+	attached map[string]*client
 }
 
 func on(t *testing.T, documents string, test func(*rig)) {
@@ -45,17 +47,20 @@ func on(t *testing.T, documents string, test func(*rig)) {
 			Reader: r.store, Discovery: discovery, Shards: shards, Domain: config.DefaultDomain,
 			Debounce: debounce.Options{After: debounce.DefaultAfter, Max: debounce.DefaultMax, Endpoints: true},
 		})
-		for _, kind := range []config.Kind{config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication, config.EnvoyFilter, config.Secret, config.MeshConfig, config.AuthorizationPolicy, config.RequestAuthentication, config.Telemetry} {
+		for _, kind := range []config.Kind{config.VirtualService, config.DestinationRule, config.Gateway, config.Sidecar, config.PeerAuthentication, config.EnvoyFilter, config.Secret, config.MeshConfig, config.AuthorizationPolicy, config.RequestAuthentication, config.Telemetry,
+			config.Ingress, config.MeshNetworks, config.ConfigMap, config.Namespace, config.GatewayClass, config.KubernetesGateway, config.HTTPRoute, config.GRPCRoute,
+			config.TLSRoute, config.TCPRoute, config.ReferenceGrant, config.BackendTLSPolicy} {
 			r.store.RegisterHandler(kind, r.server.ConfigChanged)
 		}
 		// Package mesh registers these two in the same way.
 		r.store.RegisterHandler(config.Service, func(e config.Event) {
-			if push.IsNetworkGateway(e.Old, nil, config.DefaultDomain) || push.IsNetworkGateway(e.New, nil, config.DefaultDomain) {
+			networks := r.store.List(config.MeshNetworks, "")
+			if push.IsNetworkGateway(e.Old, networks, config.DefaultDomain) || push.IsNetworkGateway(e.New, networks, config.DefaultDomain) {
 				r.server.ConfigChanged(e)
 			}
 		})
 		r.store.RegisterHandler(config.Node, func(e config.Event) {
-			if push.MovesGateways(e.Old, e.New, r.store.List(config.Service, ""), nil, config.DefaultDomain) {
+			if push.MovesGateways(e.Old, e.New, r.store.List(config.Service, ""), r.store.List(config.MeshNetworks, ""), config.DefaultDomain) {
 				r.server.ConfigChanged(e)
 			}
 		})

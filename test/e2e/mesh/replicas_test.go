@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -233,7 +234,9 @@ func (f *fleet) upstreamMetric(name string) (sum int) {
 func (f *fleet) agentGet(path string) (int, string, error) {
 	c := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
-		Dial:              func(string, string) (net.Conn, error) { return net.Dial("unix", f.own("admin.sock")) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", f.own("admin.sock"))
+		},
 	}, Timeout: limit}
 	resp, err := c.Get("http://agent" + path)
 	if err != nil {

@@ -36,6 +36,8 @@ type Client struct {
 	Identity any
 	// Fetch is set for a single request without a stream.
 	Fetch bool
+	// Agent is set if the client is an agent, which keeps what it has.
+	Agent bool
 }
 
 // View is the state as one stream sees it. Its methods may be called concurrently.

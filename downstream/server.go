@@ -300,6 +300,7 @@ func (s *Server) newSession(client Client, view View, noncePrefix string) *sessi
 		KeepWildcard: client.Node.GetUserAgentName() == xds.EnvoyUserAgent,
 		TTL:          enforcesTTL(client.Node),
 		HadWildcard:  view.HadWildcard,
+		Keeps:        client.Agent,
 		Secrets:      &s.secrets,
 		Sets:         s.sets,
 	})

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-xds/holdfast/downstream/codec"
@@ -126,7 +129,7 @@ func toStatus(err error) error {
 }
 
 func (st *stream) attach(node *corev3.Node) (err error) {
-	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer, Identity: st.identity}
+	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer, Identity: st.identity, Agent: isAgent(st.grpc.Context())}
 	if st.view, err = st.server.attach(client); err != nil {
 		return err
 	}
@@ -137,6 +140,14 @@ func (st *stream) attach(node *corev3.Node) (err error) {
 	st.machine = st.server.newSession(client, st.view, strconv.FormatUint(st.number, 10)+".")
 	st.log.Info("stream opened", "peer", st.peer)
 	return nil
+}
+
+// isAgent reports whether the client of a call is an agent.
+func isAgent(ctx context.Context) bool {
+	is := func(value string) bool {
+		return value == xds.AgentUserAgent || strings.HasPrefix(value, xds.AgentUserAgent+" ")
+	}
+	return slices.ContainsFunc(metadata.ValueFromIncomingContext(ctx, "user-agent"), is)
 }
 
 func (st *stream) receiveAll(ctx context.Context, req *session.Request) error {

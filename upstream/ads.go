@@ -188,7 +188,7 @@ func (a *ADS) dial(dialing *dialing) (*grpc.ClientConn, error) {
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}),
 		grpc.WithStaticStreamWindowSize(window),
 		grpc.WithStaticConnWindowSize(window),
-		grpc.WithUserAgent("holdfast"),
+		grpc.WithUserAgent(xds.AgentUserAgent),
 		grpc.WithContextDialer(dialing.dialGRPC),
 		// gRPC would look up a service config in a TXT record, and wait 10 s for a name server
 		// that drops such queries.

@@ -90,6 +90,10 @@ type Config struct {
 	HadWildcard  func(typeURL string) bool
 	// TTL is set if the client enforces the TTL of resources (protocol.md 6.8).
 	TTL bool
+	// Keeps is set if the client keeps what it has by name, and sends it to clients of its own itself, as a holdfast agent
+	// does: what its first Delta request lists with the current version is not sent again. An Envoy that was warming a
+	// cluster when its last stream ended waits for the endpoints, whatever it lists (protocol.md V3).
+	Keeps bool
 	// Secrets finds the secrets to be removed from the reasons of NACKs. Several Sessions may
 	// share one; nil creates one for this Session.
 	Secrets *redact.Finder

@@ -117,6 +117,10 @@ func (sub *subscription) requestDelta(req *Request, first bool, change *xds.Subs
 			sub.startWildcard()
 			continue
 		}
+		if _, listed := req.Initial[name]; listed && first && sub.cfg.Keeps && !xds.Info(sub.url).OnDemand {
+			sub.add(name, change) // it is compared, as everything in req.Initial
+			continue
+		}
 		// It is answered even if the client subscribed before and it is unchanged: the client may
 		// have dropped it (protocol.md 3.2).
 		sub.subscribe(name, change)
@@ -248,13 +252,18 @@ func (sub *subscription) subscribes(name string) bool {
 }
 
 func (sub *subscription) subscribe(name string, change *xds.SubscriptionChange) {
+	sub.add(name, change)
+	sub.answerName(name)
+}
+
+// add adds a name to the subscription.
+func (sub *subscription) add(name string, change *xds.SubscriptionChange) {
 	if !sub.subscribes(name) {
 		sub.names.add(name)
 		change.Subscribe = append(change.Subscribe, name)
 		delete(sub.expected, name)
 	}
 	sub.explicit = true
-	sub.answerName(name)
 }
 
 // unsubscribe forgets what the client had under a name, so that the resource is sent again if the

@@ -71,6 +71,7 @@ type talk struct {
 	now     time.Time
 	streams int
 	envoy   bool
+	keeps   bool
 	limit   int // number of names of a type; -1 for none
 	// The client: its subscription, what it was sent, and what it has.
 	types map[string]*clientType
@@ -99,7 +100,7 @@ func (tk *talk) open() {
 	tk.machine = New(Config{
 		Form: tk.form, NoncePrefix: fmt.Sprintf("s%d.", tk.streams),
 		KeepWildcard: tk.envoy, HadWildcard: func(string) bool { return tk.streams > 1 },
-		TTL: tk.envoy,
+		TTL: tk.envoy, Keeps: tk.keeps,
 	})
 	for _, c := range tk.types {
 		c.first, c.received = true, nil
@@ -146,7 +147,7 @@ func (tk *talk) do(words []string) error {
 		_, err := fmt.Sscan(args[0], &tk.limit)
 		return err
 	case "client":
-		tk.envoy = args[0] == "envoy"
+		tk.envoy, tk.keeps = args[0] != "grpc", args[0] == "agent"
 		tk.open()
 		return nil
 	}

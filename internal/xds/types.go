@@ -16,6 +16,9 @@ import (
 
 const googleapis = "type.googleapis.com/"
 
+// AgentUserAgent is the beginning of the user agent of an agent's streams, as gRPC sends it.
+const AgentUserAgent = "holdfast"
+
 // EnvoyUserAgent is the user_agent_name of Envoy's Node.
 const EnvoyUserAgent = "envoy"
 

@@ -28,6 +28,8 @@ type rig struct {
 	store  *config.Memory
 	server *Server
 	last   uint64
+	// attached are the newest streams of proxies by the files of their Nodes.
+	attached map[string]*client
 }
 
 func on(t *testing.T, documents string, test func(*rig)) {

@@ -33,9 +33,9 @@ func written(t *testing.T) *journal {
 	if full, err := j.append(position{}, nil); !full || err != nil {
 		t.Errorf("a file that was not written takes something: %v, %v", full, err)
 	}
-	check(t, j.replace(position{1, 2, 5}, []record{{"a", 3, value("a3")}, {"b", 4, value("b4")}}))
+	check(t, j.replace(position{Cluster: 1, Term: 2, Revision: 5}, []record{{"a", 3, value("a3")}, {"b", 4, value("b4")}}))
 	for _, r := range []record{{"a", 6, value("a6")}, {"b", 7, nil}, {"c", 8, value("c8")}} {
-		full, err := j.append(position{1, 2, r.Modified}, []record{r})
+		full, err := j.append(position{Cluster: 1, Term: 2, Revision: r.Modified}, []record{r})
 		check(t, err)
 		if full {
 			t.Error("the file is full")
@@ -55,10 +55,10 @@ func check(t testing.TB, err error) {
 func TestAFileHasWhatWasKept(t *testing.T) {
 	j := written(t)
 	at, got := contents(t, j.path)
-	if want := []string{`a="a6"`, `c="c8"`}; at != (position{1, 2, 8}) || !slices.Equal(got, want) {
+	if want := []string{`a="a6"`, `c="c8"`}; at != (position{Cluster: 1, Term: 2, Revision: 8}) || !slices.Equal(got, want) {
 		t.Errorf("%+v %q, want %q", at, got, want)
 	}
-	check(t, j.replace(position{1, 2, 9}, []record{{"d", 9, value("d9")}}))
+	check(t, j.replace(position{Cluster: 1, Term: 2, Revision: 9}, []record{{"d", 9, value("d9")}}))
 	if at, got := contents(t, j.path); at.Revision != 9 || !slices.Equal(got, []string{`d="d9"`}) {
 		t.Errorf("%+v %q after it was written anew", at, got)
 	}
@@ -72,7 +72,7 @@ func TestAFileHasWhatWasKept(t *testing.T) {
 func TestAFileThatGrowsIsWrittenAnew(t *testing.T) {
 	j := written(t)
 	for n := range minAppended {
-		full, err := j.append(position{1, 2, int64(100 + n)}, nil)
+		full, err := j.append(position{Cluster: 1, Term: 2, Revision: int64(100 + n)}, nil)
 		check(t, err)
 		if full {
 			if n < minAppended-10 {

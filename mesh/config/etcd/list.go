@@ -22,10 +22,12 @@ type position struct {
 	Term    uint64 `json:"term"`
 	// Revision is that of the last change that the copy has.
 	Revision int64 `json:"revision"`
+	// Held is set in a file whose documents are not all in the store, because it was restored.
+	Held bool `json:"held,omitempty"`
 }
 
 func positionOf(h *etcdserverpb.ResponseHeader) position {
-	return position{h.GetClusterId(), h.GetRaftTerm(), h.GetRevision()}
+	return position{Cluster: h.GetClusterId(), Term: h.GetRaftTerm(), Revision: h.GetRevision()}
 }
 
 // continues returns nil if a store that answers with a position has all of the history up to p, and otherwise why it has not:
@@ -33,6 +35,8 @@ func positionOf(h *etcdserverpb.ResponseHeader) position {
 func (p position) continues(answer position) error {
 	switch {
 	case p == position{}:
+	case p.Held:
+		return errors.New("documents that it lacked were in use when the last run ended")
 	case answer.Cluster != p.Cluster:
 		return fmt.Errorf("its cluster id is %x, and was %x", answer.Cluster, p.Cluster)
 	case answer.Revision < p.Revision:

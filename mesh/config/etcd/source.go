@@ -324,10 +324,17 @@ func (s *Source) take(l *listing, asked time.Time) {
 	s.log.Info("documents loaded", "revision", l.at.Revision, "put", put, "removed", removed, "held", len(held), "problems", len(problems))
 }
 
-// rewrite writes the file anew. While documents are held that the store lacks it stays as it is, so that they are held after a
-// restart, too.
+// kept returns the position in the file. While documents are held that the store lacks it says so, so that they are held after
+// a restart, too.
+func (s *Source) kept() position {
+	at := s.position()
+	at.Held = !s.confirmAt.IsZero()
+	return at
+}
+
+// rewrite writes the file anew.
 func (s *Source) rewrite() {
-	if s.file == nil || !s.confirmAt.IsZero() {
+	if s.file == nil {
 		return
 	}
 	var records []record
@@ -339,7 +346,7 @@ func (s *Source) rewrite() {
 		revision, _ := parseVersion(doc.ResourceVersion)
 		records = append(records, record{s.client.path(doc.Meta.Key), revision, value})
 	}
-	s.wrote(s.file.replace(s.position(), records))
+	s.wrote(s.file.replace(s.kept(), records))
 }
 
 // wrote takes in whether the file could be written.
@@ -354,10 +361,10 @@ func (s *Source) wrote(err error) {
 
 // keep adds changes to the file.
 func (s *Source) keep(records []record) {
-	if s.file == nil || !s.confirmAt.IsZero() || time.Now().Before(s.rewriteAt) {
+	if s.file == nil || time.Now().Before(s.rewriteAt) {
 		return
 	}
-	full, err := s.file.append(s.position(), records)
+	full, err := s.file.append(s.kept(), records)
 	if err != nil {
 		s.wrote(err)
 	} else if full {

@@ -113,7 +113,7 @@ $(CURDIR)/.peers/spire-%:
 test: build envoy previous prometheus browser ## every test, with the race detector: units, real Envoy, end to end; and test-peers, kubernetes-test
 	go test -race -timeout 30m $(GOTESTFLAGS) ./...
 	$(call in-each,$(tests),go test -race -count=1 -timeout 30m $(GOTESTFLAGS) ./...)
-	go test -timeout 30m $(GOTESTFLAGS) ./test/model
+	go test -timeout 30m $(GOTESTFLAGS) ./test/model/...
 	@$(MAKE) --no-print-directory test-peers
 	@$(MAKE) --no-print-directory kubernetes-test
 

@@ -55,7 +55,7 @@ import (
 // are fewer (raceSequences); CI runs both.
 const (
 	sequences     = 100_000
-	raceSequences = 20_000
+	raceSequences = 3_000
 	workers       = 8
 )
 

@@ -79,7 +79,7 @@ func Open(o Options) (*Client, error) {
 	}
 	conf := clientv3.Config{
 		Endpoints: o.Endpoints, Username: o.User, DialTimeout: requestTimeout, Logger: zap.NewNop(), RejectOldCluster: false,
-		DialKeepAliveTime: pingTime, DialKeepAliveTimeout: pingTimeout, PermitWithoutStream: true,
+		DialKeepAliveTime: pingTime, DialKeepAliveTimeout: pingTimeout,
 	}
 	var err error
 	if conf.TLS, err = o.tls(); err != nil {

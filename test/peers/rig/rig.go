@@ -202,18 +202,18 @@ func (a *Agent) Envoy(name, form string, edits ...func(*bootstrapv3.Bootstrap)) 
 
 // DirectEnvoy starts an Envoy that is connected to a control plane, host:port, without an agent between them. All else in
 // its bootstrap is as behind an agent.
-func (r *Rig) DirectEnvoy(name, form, controlPlane string) *testbed.Envoy {
+func (r *Rig) DirectEnvoy(name, form, controlPlane string, edits ...func(*bootstrapv3.Bootstrap)) *testbed.Envoy {
 	r.Helper()
 	host, digits, err := net.SplitHostPort(controlPlane)
 	r.Check(err)
 	port, err := strconv.ParseUint(digits, 10, 16)
 	r.Check(err)
-	return r.envoy(name, form, "/nowhere", func(b *bootstrapv3.Bootstrap) {
+	return r.envoy(name, form, "/nowhere", append(edits, func(b *bootstrapv3.Bootstrap) {
 		endpoint := b.GetStaticResources().GetClusters()[0].GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint()
 		endpoint.Address = &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
 			Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)},
 		}}}
-	})
+	})...)
 }
 
 func (r *Rig) envoy(name, form, socket string, edits ...func(*bootstrapv3.Bootstrap)) *testbed.Envoy {

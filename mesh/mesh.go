@@ -95,7 +95,9 @@ type Config struct {
 	// StateDir keeps the documents of Etcd, the workloads that have registered, and the keys of issuers of tokens, over a
 	// restart; "" for nowhere.
 	StateDir string
-	Log      *slog.Logger
+	// Pprof adds profiles of the process to Admin, below /debug/pprof/.
+	Pprof bool
+	Log   *slog.Logger
 }
 
 // identifies reports whether clients of TLSListen have to prove who they are, by a token or by a certificate of CA.

@@ -55,6 +55,10 @@ const (
 	maxCalls   = 100
 )
 
+// writeBuffer is the size in bytes of the write buffer of a connection. A change of endpoints is a few KiB for each of
+// thousands of proxies, which get it at the same time.
+const writeBuffer = 32 << 10
+
 // Config configures an Environment.
 type Config struct {
 	// Version is the version of holdfast-mesh.
@@ -261,7 +265,7 @@ func (e *Environment) assemble() {
 	xds := downstream.Config{
 		State: e.server, Observer: metrics, Identifier: "holdfast-mesh/" + e.cfg.Version, Log: e.cfg.Log,
 		Identify:   func(ctx context.Context, c downstream.Credentials) (any, error) { return e.server.Identify(ctx, c) },
-		MaxMessage: maxMessage, ConnectionStreams: maxCalls,
+		MaxMessage: maxMessage, ConnectionStreams: maxCalls, WriteBuffer: writeBuffer,
 		MaxConnectionAge: e.cfg.MaxConnectionAge, Drain: e.cfg.DrainTime,
 	}
 	if e.ca != nil {

@@ -215,14 +215,14 @@ func (m *mesh) entry(i int, name, address string) document {
 	})
 }
 
-// change replaces one endpoint of a service, and writes that.
-func (m *mesh) change(i int) error {
+// change replaces one endpoint of a service, and returns the document to be written now.
+func (m *mesh) change(i int) document {
 	s := &m.services[i]
 	e := s.next
 	s.next = (s.next + 1) % perService
 	s.endpoints[e] = m.log.add(i, true)
 	if isEntry(i) {
-		return m.store.put(m.workloadEntry(i, e))
+		return m.workloadEntry(i, e)
 	}
-	return m.store.put(m.slice(i))
+	return m.slice(i)
 }

@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	only := flags.String("cases", "", "only the cases whose name matches a `REGEXP`")
 	extra := flags.String("flags", "", "further `FLAGS` of holdfast-mesh serve, with spaces between them")
 	flags.BoolVar(&o.directory, "directory", false, "documents are in a directory, and not in an etcd")
-	flags.StringVar(&o.pprof, "pprof", "", "write CPU profiles of the first replica into a `DIR`")
+	flags.StringVar(&o.pprof, "pprof", "", "write profiles (CPU, allocations, heap) of the first replica into a `DIR`")
 	to := flags.String("out", "", "write the results as JSON lines into a `FILE`")
 	plots := flags.String("plots", "", "write plots into a `DIR`")
 	from := flags.String("draw", "", "measure nothing, and draw the plots of a results `FILE` into -plots")

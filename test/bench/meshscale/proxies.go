@@ -49,6 +49,8 @@ type fleet struct {
 	running  sync.WaitGroup
 
 	reconnects atomic.Int64
+	// before are the totals of the proxies that were forgotten.
+	before totals
 	// broken is the first reason for which the run fails.
 	broken atomic.Pointer[error]
 }
@@ -149,6 +151,7 @@ func (f *fleet) stale() string {
 
 // forget lets the proxies have nothing, as after a start of their machines. They must not be connected.
 func (f *fleet) forget() {
+	f.before = f.totals()
 	for i := range f.proxies {
 		f.proxies[i] = newSimulated(f, i)
 	}
@@ -171,6 +174,7 @@ func (f *fleet) of(r *replica) (all []*simulated) {
 type totals struct{ bytes, responses, resources, again int64 }
 
 func (f *fleet) totals() (t totals) {
+	t = f.before
 	for _, p := range f.proxies {
 		t.bytes += p.bytes.Load()
 		t.responses += p.responses.Load()

@@ -130,9 +130,13 @@ func (r *replica) metrics(ctx context.Context) (metrics, error) {
 	return families, nil
 }
 
-// profile writes a CPU profile of a replica that runs with --pprof.
-func (r *replica) profile(ctx context.Context, seconds int, to io.Writer) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", r.admin, seconds), nil)
+// profile writes a profile of some seconds, or of the moment if they are 0, of a replica that runs with --pprof.
+func (r *replica) profile(ctx context.Context, what string, seconds int, to io.Writer) error {
+	url := fmt.Sprintf("http://%s/debug/pprof/%s", r.admin, what)
+	if seconds > 0 {
+		url += fmt.Sprintf("?seconds=%d", seconds)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
@@ -178,8 +182,8 @@ func (h *histogram) mean() float64 {
 	return h.sum / h.count * 1000
 }
 
-// bound is the bound in milliseconds below which the share q of the values is; infinite above the last bound, 0 if
-// nothing was counted.
+// bound is the bound in milliseconds below which the share q of the values is, or the last one; 0 if nothing was
+// counted.
 func (h *histogram) bound(q float64) float64 {
 	if h.count == 0 {
 		return 0
@@ -189,10 +193,14 @@ func (h *histogram) bound(q float64) float64 {
 		bounds = append(bounds, b)
 	}
 	slices.Sort(bounds)
+	last := 0.0
 	for _, b := range bounds {
-		if h.buckets[b] >= q*h.count {
-			return b * 1000
+		if math.IsInf(b, 1) {
+			break
+		}
+		if last = b * 1000; h.buckets[b] >= q*h.count {
+			break
 		}
 	}
-	return math.Inf(1)
+	return last
 }

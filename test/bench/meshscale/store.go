@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
 
 	"github.com/holdfast-xds/holdfast/test/testbed"
 )
@@ -110,7 +111,7 @@ func startEtcd(ctx context.Context, dir string) (*etcd, error) {
 	if e.process, err = testbed.Start("etcd", filepath.Join(dir, "etcd.log"), self, etcdCommand, filepath.Join(dir, "etcd"), e.url, fmt.Sprintf("http://127.0.0.1:%d", peer)); err != nil {
 		return nil, err
 	}
-	if e.client, err = clientv3.New(clientv3.Config{Endpoints: []string{e.url}, DialTimeout: etcdTime}); err != nil {
+	if e.client, err = clientv3.New(clientv3.Config{Endpoints: []string{e.url}, DialTimeout: etcdTime, Logger: zap.NewNop()}); err != nil {
 		e.process.Kill()
 		return nil, err
 	}

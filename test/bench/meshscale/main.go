@@ -154,23 +154,23 @@ func cases(quick bool) (all []measurement) {
 			}})
 		return all
 	}
-	const long = 20 * time.Second
-	for _, proxies := range []int{100, 250, 500, 1000} {
+	const long = 15 * time.Second
+	for _, proxies := range []int{100, 300, 1000} {
 		all = append(all, measurement{name: fmt.Sprintf("proxies-%d", proxies), shape: of(1000, proxies, scoped), replicas: 1, flags: capped, phases: steady(long)})
 	}
 	all = append(all, measurement{name: "proxies-10000", shape: of(1000, 1000, scoped), counting: 9000, replicas: 1, flags: capped, phases: steady(long)})
-	for _, services := range []int{1000, 2500, 5000, 10000, 20000} {
+	for _, services := range []int{1000, 4000, 20000} {
 		all = append(all, measurement{name: fmt.Sprintf("services-%d", services), shape: of(services, 200, scoped), replicas: 1, flags: capped, phases: steady(long)})
 	}
-	for _, scope := range []int{20, 100, 300, 1000} {
+	for _, scope := range []int{20, 100, 400} {
 		all = append(all, measurement{name: fmt.Sprintf("scope-%d", scope), shape: of(1000, 100, scope), replicas: 1, flags: capped, phases: steady(long)})
 	}
 	all = append(all,
-		measurement{name: "everything-1000", shape: of(1000, 1000, 0), replicas: 1, flags: capped, phases: steady(long)},
-		measurement{name: "defaults-1000", shape: of(1000, 1000, scoped), replicas: 1, phases: append(startUp[:2:2], rate(100, 30*time.Second))},
+		measurement{name: "defaults-1000", shape: of(1000, 1000, scoped), replicas: 1, phases: append(startUp[:2:2], rate(100, 2*long))},
 		measurement{name: "replicas-3", shape: of(1000, 1000, scoped), replicas: 3, flags: capped, phases: []phase{
-			{"start", start}, {"connect", connect}, rolling(time.Minute), death(100, 15*time.Second), {"revive", revive}, {"restart of all", restart}, {"cold start of all", coldStart},
+			{"start", start}, {"connect", connect}, rolling(time.Minute), death(100, long), {"revive", revive}, {"restart of all", restart}, {"cold start of all", coldStart},
 		}},
-		measurement{name: "limits-1000", shape: of(1000, 1000, scoped), replicas: 1, flags: capped, phases: append(startUp[:2:2], rate(300, 10*time.Second), rate(1000, 10*time.Second), rate(2000, 10*time.Second))})
+		measurement{name: "limits-1000", shape: of(1000, 1000, scoped), replicas: 1, flags: capped, phases: append(startUp[:2:2], rate(300, long), rate(1000, long), rate(3000, long))},
+		measurement{name: "everything-300", shape: of(1000, 300, 0), replicas: 1, flags: capped, phases: steady(long)})
 	return all
 }

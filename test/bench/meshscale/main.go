@@ -93,36 +93,33 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	if o.pprof != "" {
 		o.flags = append(o.flags, "--pprof")
 	}
-	var results []result
-	for _, c := range cases(*quick) {
+	results, failed := o.all(ctx, cases(*quick), pattern)
+	if failed == nil && len(results) == 0 {
+		return fmt.Errorf("-cases %q: no case has such a name", *only)
+	}
+	if *to != "" {
+		failed = errors.Join(failed, writeResults(*to, results))
+	}
+	return errors.Join(failed, table(out, results), growth(out, results), draw(*plots, results))
+}
+
+// all runs the cases whose name matches a pattern, up to the first that fails.
+func (o options) all(ctx context.Context, cases []measurement, pattern *regexp.Regexp) (results []result, err error) {
+	for _, c := range cases {
 		if !pattern.MatchString(c.name) {
 			continue
 		}
 		began := time.Now()
 		err := o.measure(ctx, c, func(r result) {
 			results = append(results, r)
-			_, _ = fmt.Fprintln(log, r.summary())
+			_, _ = fmt.Fprintln(o.log, r.summary())
 		})
 		if err != nil {
-			return err
+			return results, err
 		}
-		_, _ = fmt.Fprintf(log, "%s took %s\n", c.name, time.Since(began).Round(time.Second))
+		_, _ = fmt.Fprintf(o.log, "%s took %s\n", c.name, time.Since(began).Round(time.Second))
 	}
-	if len(results) == 0 {
-		return fmt.Errorf("-cases %q: no case has such a name", *only)
-	}
-	if *to != "" {
-		if err := writeResults(*to, results); err != nil {
-			return err
-		}
-	}
-	if err := errors.Join(table(out, results), growth(out, results)); err != nil {
-		return err
-	}
-	if *plots == "" {
-		return nil
-	}
-	return draw(*plots, results)
+	return results, nil
 }
 
 // namespaces is the number of namespaces that proxies and services are in.

@@ -61,7 +61,7 @@ if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 .DEFAULT_GOAL := help
 # Go knows itself what of these is to be built.
 .PHONY: bin/bench bin/staticcheck
-.PHONY: help build envoy previous prometheus browser spire kubernetes istio kubernetes-test kubernetes-test-all test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-check bench-go fuzz demo demo-mesh image image-check clean
+.PHONY: help build envoy previous prometheus browser spire kubernetes istio kubernetes-test kubernetes-test-all test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-mesh-scale bench-check bench-go fuzz demo demo-mesh image image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -188,6 +188,10 @@ bench-mesh: build ## holdfast-mesh beside istiod, with simulated sidecars: MESHF
 	done; done; \
 	echo "holdfast-mesh, delta, virtual hosts one by one:"; \
 	bin/bench-mesh -vhds $(MESHFLAGS) -- bin/holdfast-mesh serve --config {config} --listen {xds} --admin '' --log-level error
+
+bench-mesh-scale: build ## how the cost of holdfast-mesh grows with proxies, services and replicas, on a real etcd: a table, RESULTS, plots; SCALEFLAGS=flags for test/bench/meshscale (-quick: two minutes, else about 25)
+	cd test/bench && go build -o '$(CURDIR)/bin/bench-mesh-scale' ./meshscale
+	bin/bench-mesh-scale -mesh bin/holdfast-mesh -out '$(RESULTS)' -plots '$(PLOTS)' $(SCALEFLAGS)
 
 bench-check: bin/bench ## how two results files of bench differ: OLD=file NEW=file
 	@bin/bench -check '$(OLD)' '$(NEW)'

@@ -36,9 +36,9 @@ const readBuffer = 4 << 10
 // 77 KB, and the versions that it sends on a reconnect grow with the mesh.
 const DefaultMaxMessage = 256 << 20
 
-// writeBuffer is the size of gRPC's write buffer in bytes. gRPC's default of 32 KiB costs a
+// DefaultWriteBuffer is the size of gRPC's write buffer in bytes. gRPC's default of 32 KiB costs a
 // system call and a wakeup of the client every two frames. An idle connection has no buffer.
-const writeBuffer = 128 << 10
+const DefaultWriteBuffer = 128 << 10
 
 // requestWindow is how many bytes a client may send before the server has read them. It is fixed,
 // because gRPC would otherwise measure the connection with a PING for each request.
@@ -62,7 +62,10 @@ type Config struct {
 	Identifier string
 	// MaxMessage bounds the size of a request in bytes; 0 means DefaultMaxMessage.
 	MaxMessage int
-	Limits     Limits
+	// WriteBuffer is the size in bytes of the buffer of each connection that is being written to; 0 means
+	// DefaultWriteBuffer. A server of thousands of clients that get a change at the same time has as many.
+	WriteBuffer int
+	Limits      Limits
 	// RESTHold is how long a poll whose version is current waits for a change; 0 answers at once.
 	// A client's request timeout must exceed it (protocol.md 9.3).
 	RESTHold time.Duration
@@ -124,6 +127,7 @@ type Server struct {
 // New does no I/O.
 func New(cfg Config) *Server {
 	cfg.MaxMessage = cmp.Or(cfg.MaxMessage, DefaultMaxMessage)
+	cfg.WriteBuffer = cmp.Or(cfg.WriteBuffer, DefaultWriteBuffer)
 	cfg.Limits = cfg.Limits.orDefault()
 	if cfg.PassThrough == nil {
 		cfg.PassThrough = DefaultPassThrough
@@ -153,7 +157,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		grpc.MaxConcurrentStreams(cmp.Or(s.cfg.ConnectionStreams, math.MaxUint32)),
 		grpc.Creds(newHandshake()),
 		grpc.ForceServerCodecV2(codec.New()),
-		grpc.WriteBufferSize(writeBuffer),
+		grpc.WriteBufferSize(s.cfg.WriteBuffer),
 		grpc.ReadBufferSize(readBuffer),
 		grpc.StaticStreamWindowSize(requestWindow),
 		grpc.StaticConnWindowSize(requestWindow),

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"slices"
 	"strconv"
 	"strings"
@@ -93,6 +94,13 @@ func (e *Environment) adminHandler() http.Handler {
 	})
 	mux.HandleFunc("GET /explain", e.explain)
 	mux.HandleFunc("POST /diff", e.diff)
+	if e.cfg.Pprof {
+		// The command line is left out, as it is in the agent.
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index) // and those that have a name: heap, goroutine, …
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
 	return mux
 }
 

@@ -53,6 +53,10 @@ const (
 	maxCalls   = 100
 )
 
+// writeBuffer is the size in bytes of the write buffer of a connection. A change of endpoints is a few KiB for each of
+// thousands of proxies, which get it at the same time.
+const writeBuffer = 32 << 10
+
 // Config configures an Environment.
 type Config struct {
 	// Version is the version of holdfast-mesh.
@@ -93,7 +97,9 @@ type Config struct {
 	// StateDir keeps the documents of Etcd, the workloads that have registered, and the keys of issuers of tokens, over a
 	// restart; "" for nowhere.
 	StateDir string
-	Log      *slog.Logger
+	// Pprof adds profiles of the process to Admin, below /debug/pprof/.
+	Pprof bool
+	Log   *slog.Logger
 }
 
 // identifies reports whether clients of TLSListen have to prove who they are, by a token or by a certificate of CA.
@@ -245,7 +251,7 @@ func (e *Environment) assemble() {
 	xds := downstream.Config{
 		State: e.server, Observer: metrics, Identifier: "holdfast-mesh/" + e.cfg.Version, Log: e.cfg.Log,
 		Identify:   func(ctx context.Context, c downstream.Credentials) (any, error) { return e.server.Identify(ctx, c) },
-		MaxMessage: maxMessage, ConnectionStreams: maxCalls,
+		MaxMessage: maxMessage, ConnectionStreams: maxCalls, WriteBuffer: writeBuffer,
 		MaxConnectionAge: e.cfg.MaxConnectionAge, Drain: e.cfg.DrainTime,
 	}
 	if e.ca != nil {

@@ -103,6 +103,7 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.StringVar(&cfg.JWKSCA, "jwks-ca", "", "PEM `FILE` of CAs to trust, besides those of the system, when the control plane gets such keys")
 	flags.StringVar(&cfg.Admin, "admin", defaultAdmin, "`ADDR`, host:port, of status and metrics; empty: none")
 	flags.StringVar(&cfg.StateDir, "state-dir", "", "`DIR` in which the documents of --etcd, workloads that have registered and the keys of issuers of tokens are kept over a restart; empty: they are forgotten until the store and issuers have answered, and proxies have connected, again")
+	flags.BoolVar(&cfg.Pprof, "pprof", false, "serve profiles of the process (CPU, memory, goroutines) at --admin, below /debug/pprof/")
 	flags.StringVar(&cfg.Domain, "domain", config.DefaultDomain, "DNS `DOMAIN` of Kubernetes Services")
 	flags.StringVar(&cfg.Cluster, "cluster", "", "`ID` of the cluster whose Services the documents describe")
 	flags.DurationVar(&cfg.Debounce.After, "debounce-after", debounce.DefaultAfter, "a change is pushed when none has come for this `TIME`")

@@ -30,9 +30,10 @@ const pieceFrom = 256
 
 const (
 	// Sizes in bytes of the chunks for what is between the bodies: the first one suffices for a
-	// response with one resource.
-	firstChunk = 256
-	chunk      = 8 << 10
+	// response with one resource, and perResource for each further one of most responses.
+	firstChunk  = 256
+	perResource = 192
+	chunk       = 8 << 10
 	// block is how many pieces that are not bodies are allocated at once.
 	block = 256
 )
@@ -204,7 +205,7 @@ func newWriter(resources int) *writer {
 	return &writer{
 		out:     make(mem.BufferSlice, 0, 2*resources+2),
 		between: make([]mem.SliceBuffer, 0, min(resources+1, block)),
-		chunk:   firstChunk,
+		chunk:   min(firstChunk+max(resources-1, 0)*perResource, chunk),
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -88,9 +89,15 @@ func isLeaf(t reflect.Type) bool {
 	}
 }
 
+// knownFields has what jsonFields has returned, by type.
+var knownFields sync.Map
+
 // jsonFields returns the fields of a struct by their JSON names; those of embedded structs are its
-// own.
+// own. The result must not be changed.
 func jsonFields(t reflect.Type) map[string]reflect.StructField {
+	if known, ok := knownFields.Load(t); ok {
+		return known.(map[string]reflect.StructField)
+	}
 	fields := make(map[string]reflect.StructField)
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -105,6 +112,7 @@ func jsonFields(t reflect.Type) map[string]reflect.StructField {
 			fields[name] = f
 		}
 	}
+	knownFields.Store(t, fields)
 	return fields
 }
 

@@ -12,26 +12,51 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
+	"github.com/holdfast-xds/holdfast/mesh/push"
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
+
+// Target is what a proxy means by the name of an outbound cluster: a service, and the rule that the proxy applies to it.
+// It is comparable.
+type Target struct {
+	service *service.Service
+	rule    *push.DestinationRule
+}
+
+// Target returns what a proxy means by the name of an outbound cluster; ok is false for a name that is none, or
+// whose service the proxy does not have.
+func (g *Generator) Target(v *proxy.View, cluster string) (t Target, ok bool) {
+	_, _, host, ok := ParseClusterName(cluster)
+	if !ok {
+		return t, false
+	}
+	svc := g.serviceOf(v, host)
+	if svc == nil {
+		return t, false
+	}
+	return Target{svc, g.snap.DestinationRule(v, svc)}, true
+}
 
 // Assignment returns the endpoints of an outbound cluster by its name; nil for a name that is none
 // or whose service or subset the proxy does not have. A cluster without endpoints has an empty
 // assignment, because Envoy would wait for one.
 func (g *Generator) Assignment(v *proxy.View, cluster string) *xds.Resource {
-	number, subsetName, host, ok := ParseClusterName(cluster)
+	t, ok := g.Target(v, cluster)
 	if !ok {
 		return nil
 	}
-	svc := g.serviceOf(v, host)
-	if svc == nil {
-		return nil
-	}
+	return g.AssignmentOf(v, cluster, t)
+}
+
+// AssignmentOf is Assignment for a proxy that means t by the cluster. Of the proxy it reads what decides between
+// proxies that mean the same, so that they may share the result.
+func (g *Generator) AssignmentOf(v *proxy.View, cluster string, t Target) *xds.Resource {
+	number, subsetName, _, _ := ParseClusterName(cluster)
+	svc, rule := t.service, t.rule
 	port, ok := svc.Port(number)
 	if !ok {
 		return nil
 	}
-	rule := g.snap.DestinationRule(v, svc)
 	var subset *networking.Subset
 	if subsetName != "" {
 		i := slices.IndexFunc(rule.Subsets(), func(s *networking.Subset) bool { return s.GetName() == subsetName })

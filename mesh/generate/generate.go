@@ -89,12 +89,14 @@ func ParseClusterName(name string) (port uint32, subset string, host service.Hos
 	if isServerName(name) {
 		separator = "_."
 	}
-	parts := strings.SplitN(name, separator, 4)
-	if len(parts) != 4 || parts[0] != "outbound" {
+	direction, rest, _ := strings.Cut(name, separator)
+	number, rest, _ := strings.Cut(rest, separator)
+	subset, text, found := strings.Cut(rest, separator)
+	if !found || direction != "outbound" {
 		return 0, "", "", false
 	}
-	n, err := strconv.ParseUint(parts[1], 10, 32)
-	return uint32(n), parts[2], service.Hostname(parts[3]), err == nil
+	n, err := strconv.ParseUint(number, 10, 32)
+	return uint32(n), subset, service.Hostname(text), err == nil
 }
 
 // inboundClusterName returns the name of the cluster of a port of the workload.

@@ -8,15 +8,19 @@ import (
 
 // admission bounds how many proxies get their first configuration at once: each needs memory for it
 // until it has ACKed it, and after a restart of the control plane all come at the same time. A proxy
-// has its place until it has ACKed its listeners, and admissionTime at most, so that a slow one is waited
-// for no longer than that.
+// has its place until it has ACKed its listeners. A slow one is waited for as long as it answers at least
+// every admissionPause, and for admissionTime at most: if all got their configuration at the same time because all
+// are slow, all would be served last.
 type admission struct {
 	places chan struct{}
 }
 
-// admissionTime is how long a proxy may keep its place. With the fewest places, 32 proxies a second
-// are admitted that are all slower than that.
-const admissionTime = time.Second / 2
+// How long a proxy may keep its place without an answer, and with answers. With the fewest places, 32 proxies a
+// second are admitted that do not answer.
+const (
+	admissionPause = time.Second / 2
+	admissionTime  = 10 * time.Second
+)
 
 // minAdmitted is the number of places with one or two processors.
 const minAdmitted = 16
@@ -25,18 +29,42 @@ func newAdmission() admission {
 	return admission{make(chan struct{}, max(minAdmitted, 8*runtime.GOMAXPROCS(0)))}
 }
 
-// admit waits for a place, and returns the function that gives it back; nil if stopped was closed.
-// The function may be called more than once, also at the same time.
-func (a admission) admit(stopped <-chan struct{}) (release func()) {
+// admit waits for a place; nil if stopped was closed.
+func (a admission) admit(stopped <-chan struct{}) *turn {
 	select {
 	case a.places <- struct{}{}:
 	case <-stopped:
 		return nil
 	}
-	leave := sync.OnceFunc(func() { <-a.places })
-	timer := time.AfterFunc(admissionTime, leave)
-	return func() {
-		timer.Stop()
-		leave()
+	t := &turn{until: time.Now().Add(admissionTime), free: func() { <-a.places }}
+	t.timer = time.AfterFunc(admissionPause, t.end)
+	return t
+}
+
+// turn is that of a proxy which has a place of an admission. Its methods may be called by several goroutines at once.
+type turn struct {
+	until time.Time
+	timer *time.Timer
+
+	mu   sync.Mutex
+	free func() // nil once the place was given back
+}
+
+// answered keeps the place for another admissionPause, if the proxy has it and not for too long.
+func (t *turn) answered() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.free != nil && time.Now().Before(t.until) {
+		t.timer.Reset(admissionPause)
+	}
+}
+
+// end gives the place back. It may be called more than once.
+func (t *turn) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.free != nil {
+		t.free()
+		t.free = nil
 	}
 }

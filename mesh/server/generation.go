@@ -41,8 +41,46 @@ func (t *table) clustersOf(host service.Hostname) []string {
 // resources are the tables of a class, by type URL.
 type resources map[string]*table
 
-// assignmentClasses has the endpoints of one cluster by class of proxies.
-type assignmentClasses = proxy.Classes[*xds.Resource]
+// assignments has the endpoints of one cluster: by class what proxies mean by it, and for all that mean the same, the
+// endpoints by what else decides. Otherwise they would be generated for each namespace, which knows its own services.
+type assignments struct {
+	meanings proxy.Classes[meaning]
+	byTarget map[generate.Target]*proxy.Classes[*xds.Resource]
+}
+
+// meaning is what a proxy means by a cluster, and the endpoints for those that mean that; classes is nil if the proxy
+// does not have the cluster.
+type meaning struct {
+	generate.Target
+	classes *proxy.Classes[*xds.Resource]
+}
+
+func newAssignments() *assignments {
+	return &assignments{byTarget: make(map[generate.Target]*proxy.Classes[*xds.Resource])}
+}
+
+// of returns the endpoints of the cluster as a proxy gets them; nil if it does not have the cluster.
+func (a *assignments) of(g *generate.Generator, who *proxy.Proxy, cluster string) *xds.Resource {
+	m := a.meanings.Get(who, func(v *proxy.View) (m meaning) {
+		target, ok := g.Target(v, cluster)
+		if !ok {
+			return m
+		}
+		if a.byTarget[target] == nil {
+			a.byTarget[target] = &proxy.Classes[*xds.Resource]{}
+		}
+		return meaning{target, a.byTarget[target]}
+	})
+	if m.classes == nil {
+		if _, has := g.Target(proxy.NewView(who), cluster); !has {
+			return nil
+		}
+		// The scope of its class has grown since, which a change of a VirtualService may do.
+		*a = *newAssignments()
+		return a.of(g, who, cluster)
+	}
+	return m.classes.Get(who, func(v *proxy.View) *xds.Resource { return g.AssignmentOf(v, cluster, m.Target) })
+}
 
 // generation is what was generated from one snapshot, by class of proxies (mesh.md M5). It generates
 // on demand, and each thing once.
@@ -55,7 +93,7 @@ type generation struct {
 	// mu guards assignments, and those of the generations before and after, which share classes.
 	mu *sync.Mutex
 	// assignments has the endpoints of clusters by host and name.
-	assignments map[service.Hostname]map[string]*assignmentClasses
+	assignments map[service.Hostname]map[string]*assignments
 }
 
 // part has the resources of one part of the configuration by class.
@@ -79,7 +117,7 @@ type part struct {
 func newGeneration(snap *push.Snapshot, endpoints generate.Endpoints, before *generation, r *push.Request, m *Metrics, failed func([]generate.Failure)) *generation {
 	gen := &generation{
 		number: 1, Generator: generate.New(snap, endpoints), mu: &sync.Mutex{},
-		assignments: make(map[service.Hostname]map[string]*assignmentClasses),
+		assignments: make(map[service.Hostname]map[string]*assignments),
 	}
 	gen.clusters.generate, gen.listeners.generate, gen.routes.generate, gen.inbound.generate = gen.OutboundClusters, gen.OutboundListeners, gen.OutboundRoutes, gen.Inbound
 	for i, p := range gen.parts() {
@@ -253,18 +291,18 @@ func (gen *generation) assignment(who *proxy.Proxy, cluster string) *xds.Resourc
 	}
 	gen.mu.Lock()
 	defer gen.mu.Unlock()
-	classes := gen.assignments[host][cluster]
-	if classes == nil {
-		classes = &assignmentClasses{}
+	known := gen.assignments[host][cluster]
+	if known == nil {
+		known = newAssignments()
 	}
-	r := classes.Get(who, func(v *proxy.View) *xds.Resource { return gen.Assignment(v, cluster) })
+	r := known.of(gen.Generator, who, cluster)
 	if r == nil {
-		return nil // that a proxy does not have it is not remembered: its scope may grow
+		return nil
 	}
 	if gen.assignments[host] == nil {
-		gen.assignments[host] = make(map[string]*assignmentClasses)
+		gen.assignments[host] = make(map[string]*assignments)
 	}
-	gen.assignments[host][cluster] = classes
+	gen.assignments[host][cluster] = known
 	return r
 }
 

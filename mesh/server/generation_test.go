@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/generate"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/mesh/push"
 )
 
@@ -99,6 +100,14 @@ func TestWhatIsKeptIsAsIfGeneratedAnew(t *testing.T) {
 			r.settle()
 			anew := newGeneration(push.New(r.server.source, config.DefaultDomain, nil, nil, true), r.server.cfg.Shards, nil, nil, NewMetrics(nil), func([]generate.Failure) {})
 			for _, c := range clients {
+				for name, cluster := range c.tables[0][xds.ClusterType].Set {
+					if cluster.EDSName == "" {
+						continue
+					}
+					if got, want := r.server.gen.assignment(c.proxy, name), anew.Assignment(proxy.NewView(c.proxy), name); got.Version != want.Version {
+						t.Fatalf("step %d: endpoints of %s of %s in %s: not as if generated anew", step, name, c.proxy.Node, c.proxy.Namespace)
+					}
+				}
 				for half, want := range [2]resources{anew.outboundOf(c.proxy), anew.inbound.of(c.proxy)} {
 					for url := range maps.Keys(want) {
 						if got, want := contents(c.tables[half][url]), contents(want[url]); !slices.Equal(got, want) {
@@ -113,6 +122,53 @@ func TestWhatIsKeptIsAsIfGeneratedAnew(t *testing.T) {
 		}
 		if kept < 20 {
 			t.Errorf("clusters were kept %d times: the test shows little", kept)
+		}
+	})
+}
+
+// Endpoints are generated once for all proxies that mean the same service by a cluster and apply the same rule to it, of
+// whichever namespace they are.
+func TestNamespacesShareEndpoints(t *testing.T) {
+	on(t, services+`
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: a, namespace: ruled}
+spec: {host: a.internal, trafficPolicy: {connectionPool: {tcp: {maxConnections: 1}}}}
+`, func(r *rig) {
+		const cluster = "outbound|80||a.internal"
+		endpoints := make(map[string]*xds.Resource)
+		for _, namespace := range []string{"default", "other", "ruled"} {
+			c := r.connect(namespace, map[string]any{"NAMESPACE": namespace})
+			endpoints[namespace] = r.server.gen.assignment(c.proxy, cluster)
+			if endpoints[namespace] == nil {
+				t.Fatalf("%s has no endpoints", namespace)
+			}
+		}
+		if endpoints["default"] != endpoints["other"] {
+			t.Error("two namespaces do not share endpoints")
+		}
+		if endpoints["default"] == endpoints["ruled"] {
+			t.Error("a namespace with a rule of its own shares endpoints with one without")
+		}
+	})
+}
+
+// A proxy that did not have a cluster that others have gets its endpoints once its scope has grown.
+func TestAProxyGetsTheEndpointsThatItsScopeHasGrownBy(t *testing.T) {
+	on(t, worlds, func(r *rig) {
+		const cluster = "outbound|80||b.internal"
+		others, narrow := r.connect("others", nil), r.connect("narrow", map[string]any{"NAMESPACE": "narrow"})
+		if r.server.gen.assignment(others.proxy, cluster) == nil || r.server.gen.assignment(narrow.proxy, cluster) != nil {
+			t.Fatal("the scopes are not as the test wants them")
+		}
+		r.put("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a}\nspec: {hosts: [a.internal], http: [{route: [{destination: {host: b.internal}}]}]}")
+		r.settle()
+		if narrow.tables[0][xds.ClusterType].Set[cluster] == nil {
+			t.Fatal("the proxy has not got the cluster")
+		}
+		if r.server.gen.assignment(narrow.proxy, cluster) == nil {
+			t.Error("the proxy has the cluster, and does not get its endpoints")
 		}
 	})
 }

@@ -296,8 +296,8 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 		}
 	}
 	who.VirtualHosts = who.VirtualHosts && c.Form == xds.Delta && who.Type == proxy.Sidecar // SotW has no VHDS
-	release := s.admission.admit(s.stopped)
-	if release == nil {
+	turn := s.admission.admit(s.stopped)
+	if turn == nil {
 		leave()
 		return nil, status.Error(codes.Unavailable, "the control plane is stopping")
 	}
@@ -311,7 +311,7 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	}
 	who = who.WithTargets(instancesOf(s.cfg.Discovery, who))
 	v := &view{
-		admitted: release, unregister: unregister,
+		turn: turn, unregister: unregister,
 		server: s, stream: c.Stream, peer: c.Peer, form: c.Form, since: time.Now(), proxy: who,
 		changed: make(chan struct{}, 1), types: make(map[string]*viewType), nacks: make(map[string]uint64),
 	}
@@ -323,7 +323,7 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	}
 	s.mu.Unlock()
 	if gen == nil {
-		release()
+		turn.end()
 		unregister()
 		return nil, errNotRead
 	}
@@ -388,7 +388,7 @@ var errNotRead = status.Error(codes.Unavailable, "the configuration has not been
 
 // detach forgets the view of a stream that ended.
 func (s *Server) detach(v *view) {
-	v.admitted()
+	v.turn.end()
 	v.unregister()
 	s.mu.Lock()
 	delete(s.views, v)

@@ -26,8 +26,8 @@ type view struct {
 	peer   string
 	form   xds.Form
 	since  time.Time
-	// admitted gives back the place of the proxy among those that get their first configuration.
-	admitted func()
+	// turn is that of the proxy to get its first configuration.
+	turn *turn
 	// unregister ends the registration of its workload, and gives back its place among those that are connected.
 	unregister func()
 	changed    chan struct{} // holds a value when Begin has something new
@@ -124,6 +124,14 @@ func (v *view) touchEndpoints(request *push.Request) (any bool) {
 		return false
 	}
 	clusters := v.tables[0][xds.ClusterType] // those for inbound connections have no EDS
+	if !request.Full {
+		for key := range request.Services {
+			for _, name := range clusters.clustersOf(key.Hostname) {
+				any = v.touch(xds.EndpointType, name) || any
+			}
+		}
+		return any
+	}
 	all, hosts := affectedHosts(request)
 	if !all {
 		for host := range hosts {
@@ -279,6 +287,7 @@ func (v *view) reportMissing(names []string) {
 }
 
 func (v *view) Answer(a session.Answer) {
+	v.turn.answered()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	t := v.typeOf(a.Type)
@@ -346,7 +355,7 @@ func (v *view) Progress(p session.Progress) {
 	t := v.typeOf(p.Type)
 	t.answered = max(t.answered, p.Revision)
 	if p.Type == xds.ListenerType && t.changedAt > 0 && t.answered >= t.changedAt {
-		v.admitted() // it has all but its routes, if it has any
+		v.turn.end() // it has all but its routes, if it has any
 	}
 	if v.pending.IsZero() {
 		return

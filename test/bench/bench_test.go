@@ -85,7 +85,7 @@ func TestEveryKindOfCaseDeliversWithEveryTarget(t *testing.T) {
 	if got, ok := of["reconnect-honouring upstream holdfast"]; !ok || got > 1.5*bodySize {
 		t.Errorf("after a reconnect the control plane sent %v bytes (measured: %v), want one resource of %d at most", got, ok, bodySize)
 	}
-	for _, c := range charts {
+	for _, c := range scalingCharts {
 		f, err := os.Open(filepath.Join(dir, c.file))
 		if err != nil {
 			t.Error(err)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/test/bench/process"
 )
 
 // footprintCases measure what a target uses: memory, CPU time, streams of the
@@ -49,7 +51,7 @@ func clientsFull(ctx context.Context, p *plan, t target, clients int) ([]sample,
 	}
 	m, _, err := settle(ctx, r.in, p.settle)
 	return append(samples, sample{"upstream-streams", "streams", float64(r.cp.opened.Load())},
-		sample{"rss", "MiB", m.rss / mib}, sample{"peak", "MiB", m.peak / mib}), err
+		sample{"rss", "MiB", m.RSS / mib}, sample{"peak", "MiB", m.Peak / mib}), err
 }
 
 // memoryOf measures the memory with n resources, which come in one response or in
@@ -62,7 +64,7 @@ func memoryOf(n, part int) func(context.Context, *plan, target) ([]sample, error
 		}
 		defer r.close()
 		m, heap, err := settle(ctx, r.in, p.settle)
-		samples := []sample{{"rss", "MiB", m.rss / mib}, {"anon", "MiB", m.anon / mib}, {"peak", "MiB", m.peak / mib}}
+		samples := []sample{{"rss", "MiB", m.RSS / mib}, {"anon", "MiB", m.Anon / mib}, {"peak", "MiB", m.Peak / mib}}
 		if heap > 0 {
 			samples = append(samples, sample{"heap", "MiB", heap / mib})
 		}
@@ -98,13 +100,13 @@ func cpuOf(ctx context.Context, p *plan, t target, s setup, f form, warmUp, n in
 	if _, err := r.latencies(ctx, c, 0, warmUp, 0); err != nil {
 		return 0, err
 	}
-	before, err := cpuTime(r.in.proc.PID())
+	before, err := process.CPUTime(r.in.proc.PID())
 	if err != nil {
 		return 0, err
 	}
 	if _, err := r.latencies(ctx, c, 0, n, 0); err != nil {
 		return 0, err
 	}
-	after, err := cpuTime(r.in.proc.PID())
+	after, err := process.CPUTime(r.in.proc.PID())
 	return after - before, err
 }

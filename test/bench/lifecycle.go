@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/test/bench/process"
 )
 
 // lifecycleCases measure what happens when something goes and comes back.
@@ -118,7 +120,7 @@ func outage(ctx context.Context, p *plan, t target) ([]sample, error) {
 	}
 	r.cp.stop()
 	marker := r.cp.alter(r.typeURL, 0)
-	before, err := cpuTime(r.in.proc.PID())
+	before, err := process.CPUTime(r.in.proc.PID())
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +130,7 @@ func outage(ctx context.Context, p *plan, t target) ([]sample, error) {
 	case <-ctx.Done():
 		return nil, awaited(ctx, "the end of the outage")
 	}
-	after, err := cpuTime(r.in.proc.PID())
+	after, err := process.CPUTime(r.in.proc.PID())
 	if err != nil {
 		return nil, err
 	}

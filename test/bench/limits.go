@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/test/bench/process"
 )
 
 // limitCases measure what clients cost that are many, or do not behave.
@@ -37,7 +39,7 @@ func misbehaving(cfg clientConfig) func(context.Context, *plan, target) ([]sampl
 		if err := r.cp.awaitAck(ctx, 1); err != nil {
 			return nil, r.in.explain(err)
 		}
-		before, err := readMemory(r.in.proc.PID())
+		before, err := process.ReadMemory(r.in.proc.PID())
 		if err != nil {
 			return nil, err
 		}
@@ -52,8 +54,8 @@ func misbehaving(cfg clientConfig) func(context.Context, *plan, target) ([]sampl
 		}
 		after, _, err := settle(ctx, r.in, p.settle)
 		return []sample{
-			{"peak-growth", "MiB", (after.peak - before.rss) / mib},
-			{"steady-growth", "MiB", (after.rss - before.rss) / mib},
+			{"peak-growth", "MiB", (after.Peak - before.RSS) / mib},
+			{"steady-growth", "MiB", (after.RSS - before.RSS) / mib},
 		}, err
 	}
 }
@@ -78,7 +80,7 @@ func streams(ctx context.Context, p *plan, t target) ([]sample, error) {
 	if _, err := warm.full(ctx, 1); err != nil {
 		return nil, r.in.explain(err)
 	}
-	var before, after memory
+	var before, after process.Memory
 	if t.agent {
 		if before, _, err = settle(ctx, r.in, p.settle); err != nil {
 			return nil, err
@@ -102,6 +104,6 @@ func streams(ctx context.Context, p *plan, t target) ([]sample, error) {
 	if after, _, err = settle(ctx, r.in, p.settle); err != nil {
 		return nil, err
 	}
-	return append(samples, sample{"memory-per-stream", "KiB", (after.rss - before.rss) / 1024 / n},
+	return append(samples, sample{"memory-per-stream", "KiB", (after.RSS - before.RSS) / 1024 / n},
 		sample{"upstream-streams", "streams", float64(r.cp.opened.Load())}), nil
 }

@@ -30,6 +30,8 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+
+	"github.com/holdfast-xds/holdfast/test/bench/process"
 )
 
 // helpers are the targets that are this program again, by the command that makes it
@@ -167,7 +169,7 @@ func (o options) measure(ctx context.Context, out, progress io.Writer) error {
 		return err
 	}
 	r := &runner{plan: &p, targets: targets, progress: progress,
-		machine: machine{CPUs: runtime.NumCPU(), CPU: cpuModel(), Go: runtime.Version(), Kernel: kernel()}}
+		machine: machine{CPUs: runtime.NumCPU(), CPU: process.CPUModel(), Go: runtime.Version(), Kernel: process.Kernel()}}
 	results, failed := r.run(ctx, cases)
 	fmt.Fprintf(out, "%d CPUs (%s), %s, Linux %s; medians of up to %d rounds\n\n", r.machine.CPUs, r.machine.CPU, r.machine.Go, r.machine.Kernel, p.rounds)
 	if err := printTable(out, results); err != nil {

@@ -75,7 +75,7 @@ func fanOut(ctx context.Context, p *plan, t target, resources, streams int) ([]s
 		if err != nil {
 			return nil, err
 		}
-		samples = append(samples, sample{scalingMemory, "MiB", m.rss / mib})
+		samples = append(samples, sample{scalingMemory, "MiB", m.RSS / mib})
 	}
 	return samples, nil
 }

@@ -198,16 +198,6 @@ func TestStatistics(t *testing.T) {
 	}
 }
 
-func TestTheStatusOfAProcessIsReadInBytes(t *testing.T) {
-	m, err := parseStatus([]byte("Name:\tx\nVmHWM:\t   2048 kB\nVmRSS:\t   1024 kB\nRssAnon:\t     12 kB\n"))
-	if err != nil || m != (memory{rss: 1 << 20, anon: 12 << 10, peak: 2 << 20}) {
-		t.Errorf("%+v, %v", m, err)
-	}
-	if _, err := parseStatus([]byte("Name:\tx\nState:\tZ (zombie)\n")); err == nil {
-		t.Error("a process that has ended has memory")
-	}
-}
-
 func TestTheNamesOfScalingCasesHoldTheirNumber(t *testing.T) {
 	for _, n := range []int{1, 200, 100_000} {
 		if got, ok := scale(fmt.Sprint(scalingStreams, n), scalingStreams); !ok || strconv.Itoa(int(got)) != strconv.Itoa(n) {

@@ -25,6 +25,9 @@ import (
 	"syscall"
 	"text/tabwriter"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/test/bench/process"
+	"github.com/holdfast-xds/holdfast/test/bench/sidecar"
 )
 
 // deadline is how long one step may take.
@@ -102,7 +105,7 @@ func measure(ctx context.Context, o options, docs *documents, out io.Writer) err
 	fleet := newFleet(addr, o)
 	defer fleet.close()
 	var steps []step
-	one := func(name string, change func() error, done func(*sidecar) bool) error {
+	one := func(name string, change func() error, done func(*simulated) bool) error {
 		began, cpu := time.Now(), cp.cpu()
 		fleet.reset()
 		if err := change(); err != nil {
@@ -116,27 +119,27 @@ func measure(ctx context.Context, o options, docs *documents, out io.Writer) err
 		steps = append(steps, step{name, took, cp.cpu() - cpu, fleet.received() / int64(o.sidecars), fleet.types(), cp.resident()})
 		return nil
 	}
-	if err := one("connect all", func() error { return fleet.connect(ctx) }, (*sidecar).complete); err != nil {
+	if err := one("connect all", func() error { return fleet.connect(ctx) }, (*simulated).complete); err != nil {
 		return err
 	}
 	// What changes is in the scope of the first namespace only, if there are scopes.
-	concerned := func(s *sidecar) bool { return o.scoped == 0 || s.number%o.namespaces == 0 }
+	concerned := func(s *simulated) bool { return o.scoped == 0 || s.number%o.namespaces == 0 }
 	routes := "RDS"
 	if o.vhds {
 		routes = "VHDS"
 	}
 	for range 3 {
-		if err := one("route change", docs.changeRoute, func(s *sidecar) bool { return !concerned(s) || s.got(routes, "") }); err != nil {
+		if err := one("route change", docs.changeRoute, func(s *simulated) bool { return !concerned(s) || s.got(routes, "") }); err != nil {
 			return err
 		}
 	}
-	if err := one("endpoint change", docs.changeEndpoint, func(s *sidecar) bool { return !concerned(s) || s.got("EDS", docs.changed()) }); err != nil {
+	if err := one("endpoint change", docs.changeEndpoint, func(s *simulated) bool { return !concerned(s) || s.got("EDS", docs.changed()) }); err != nil {
 		return err
 	}
 	if o.scoped > 0 {
 		return table(out, o, steps)
 	}
-	if err := one("service added", docs.addService, func(s *sidecar) bool { return s.got("CDS", docs.added()) && s.got(routes, "") }); err != nil {
+	if err := one("service added", docs.addService, func(s *simulated) bool { return s.got("CDS", docs.added()) && s.got(routes, "") }); err != nil {
 		return err
 	}
 	return table(out, o, steps)
@@ -201,33 +204,21 @@ func (cp *controlPlane) listening(ctx context.Context, addr string) error {
 			return fmt.Errorf("the control plane ended: %v", err)
 		case <-time.After(20 * time.Millisecond):
 		}
-		if isReady(ctx, addr) {
+		if sidecar.Ready(ctx, addr) {
 			return nil
 		}
 	}
 	return ctx.Err()
 }
 
-// cpu returns the CPU time that the process has used.
+// cpu returns the CPU time that the process has used; 0 for one that has ended.
 func (cp *controlPlane) cpu() time.Duration {
-	fields := cp.proc("stat")
-	if i := strings.LastIndexByte(fields, ')'); i >= 0 {
-		fields = fields[i+1:]
-	}
-	var skip string
-	var user, system int64
-	_, _ = fmt.Sscan(fields, &skip, &skip, &skip, &skip, &skip, &skip, &skip, &skip, &skip, &skip, &skip, &user, &system)
-	return time.Duration(user+system) * time.Second / 100 // the kernel's USER_HZ
+	used, _ := process.CPUTime(cp.cmd.Process.Pid)
+	return used
 }
 
-// resident returns the memory of the process in bytes.
+// resident returns the memory of the process in bytes; 0 for one that has ended.
 func (cp *controlPlane) resident() int64 {
-	var size, resident int64
-	_, _ = fmt.Sscan(cp.proc("statm"), &size, &resident)
-	return resident * int64(os.Getpagesize())
-}
-
-func (cp *controlPlane) proc(file string) string {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", cp.cmd.Process.Pid, file))
-	return string(text)
+	m, _ := process.ReadMemory(cp.cmd.Process.Pid)
+	return int64(m.RSS)
 }

@@ -1,0 +1,62 @@
+package server
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// full reports whether a proxy that comes now waits.
+func (a admission) full() bool { return len(a.places) == cap(a.places) }
+
+func TestAPlaceIsKeptByAnswersAndNotForever(t *testing.T) {
+	for name, test := range map[string]struct {
+		every time.Duration // between answers; 0: none
+		kept  time.Duration
+	}{
+		"a proxy that does not answer":   {0, admissionPause},
+		"one that answers too seldom":    {admissionPause + time.Millisecond, admissionPause},
+		"one that is slow":               {admissionPause - time.Millisecond, admissionTime},
+		"one that answers all the while": {10 * time.Millisecond, admissionTime},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, began := admission{make(chan struct{}, 1)}, time.Now()
+				p := a.admit(nil)
+				answer := time.NewTicker(time.Hour)
+				defer answer.Stop()
+				if test.every > 0 {
+					answer.Reset(test.every)
+				}
+				next := make(chan *turn)
+				go func() { next <- a.admit(nil) }()
+				for {
+					select {
+					case <-answer.C:
+						p.answered()
+						continue
+					case other := <-next:
+						if took := time.Since(began); took < test.kept || took > test.kept+admissionPause {
+							t.Errorf("the next one waited for %s, want %s", took, test.kept)
+						}
+						p.end() // has no effect any more
+						if !a.full() {
+							t.Error("the place of another one was given back")
+						}
+						other.end()
+						return
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestNobodyWaitsForAPlaceOnceTheServerStops(t *testing.T) {
+	a, stopped := admission{make(chan struct{}, 1)}, make(chan struct{})
+	defer a.admit(stopped).end()
+	close(stopped)
+	if p := a.admit(stopped); p != nil {
+		t.Error("there is a place")
+	}
+}

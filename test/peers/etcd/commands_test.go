@@ -113,6 +113,8 @@ func TestNothingIsWrittenUnlessEverythingIsValid(t *testing.T) {
 	c.says(1, bomb, "apply -f -", "standard input")
 	large := strings.Replace(twoEntries, "metadata: {name: a,", "metadata: {annotations: {a: "+strings.Repeat("x", 5<<20)+"}, name: a,", 1)
 	c.says(1, large, "apply -f -", "divide it", "WorkloadEntry shop/b created")
+	c.says(1, "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a, namespace: shop}\n"+
+		`spec: {hosts: [a.test], http: [{match: [{uri: {regex: "((a{30}){30}){30}"}}], route: [{destination: {host: a.test}}]}]}`, "apply -f -", "RE2")
 	c.says(1, strings.Repeat("# a comment\n", 2<<20), "apply -f -", "standard input")
 	all, err := c.open(etcd.Options{}).List(t.Context(), "", "")
 	if err != nil || len(all.Documents) != 1 {

@@ -6,7 +6,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"os"
@@ -46,10 +45,10 @@ func main() {
 		for _, c := range documents {
 			var err error
 			if old := store.Get(c.GroupVersionKind, c.Name, c.Namespace); old == nil {
-				_, err = store.Create(context.Background(), c)
+				_, err = store.Create(c)
 			} else {
 				c.ResourceVersion = old.ResourceVersion
-				_, err = store.Update(context.Background(), c)
+				_, err = store.Update(c)
 			}
 			if err != nil {
 				fatal("%s: %v", c.Name, err)

@@ -91,10 +91,11 @@ type Replica struct {
 	cfg     Config
 	started time.Time
 	id      string
-	kv      *clientv3.Client
-	prefix  string
 
-	// What follows is only used by Run. told has what the store has of the proxies, seen what they were in the Interval
+	// What follows is only used by Run. kv and prefix are those of the session.
+	kv     *clientv3.Client
+	prefix string
+	// told has what the store has of the proxies, seen what they were in the Interval
 	// before. lag is how far the others were, and since when this server has not been there.
 	told, seen map[string]string
 	lag        lag
@@ -106,9 +107,8 @@ type Replica struct {
 
 // New returns a server that the others do not know yet.
 func New(cfg Config) *Replica {
-	client, prefix := cfg.Client.Replicas()
 	return &Replica{
-		cfg: cfg, started: time.Now(), id: newID(), kv: client, prefix: prefix,
+		cfg: cfg, started: time.Now(), id: newID(),
 		told: make(map[string]string), seen: make(map[string]string), turned: make(chan struct{}),
 	}
 }
@@ -161,7 +161,10 @@ func (r *Replica) Run(ctx context.Context) {
 }
 
 // session tells as long as one lease is renewed.
-func (r *Replica) session(ctx context.Context) error {
+func (r *Replica) session(ctx context.Context) (err error) {
+	if r.kv, r.prefix, err = r.cfg.Client.Replicas(); err != nil {
+		return r.cfg.Client.Explain(err)
+	}
 	lease, err := within(ctx, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
 		return r.kv.Grant(ctx, int64(leaseTime/time.Second))
 	})
@@ -320,7 +323,10 @@ func Proxies(ctx context.Context, client *etcd.Client) ([]Proxy, error) {
 // readAll reads all records below a key, in the order of their keys. What cannot be read was written by another version, and
 // is left out.
 func readAll[T any](ctx context.Context, client *etcd.Client, below string) (out []T, err error) {
-	kv, prefix := client.Replicas()
+	kv, prefix, err := client.Replicas()
+	if err != nil {
+		return nil, client.Explain(err)
+	}
 	from, end := prefix+below, clientv3.GetPrefixRangeEnd(prefix+below)
 	for {
 		resp, err := within(ctx, func(ctx context.Context) (*clientv3.GetResponse, error) {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -46,7 +47,8 @@ type Options struct {
 	// CA is a file of the CAs to trust with https; "" for those of the system. Cert and Key are files with a client
 	// certificate and its key; both or none. They are read again for each connection.
 	CA, Cert, Key string
-	// User and PasswordFile are those of etcd's authentication; "" for none. The file is read once.
+	// User and PasswordFile are those of etcd's authentication; "" for none. The file is read again when etcd does not accept
+	// the password any more.
 	User, PasswordFile string
 	// SecretKeys are files of keys (package keyfile) for Secrets: the first encrypts, all decrypt. Without one, Secrets are
 	// neither stored nor read.
@@ -58,13 +60,18 @@ type Options struct {
 
 // Client is a connection to a store. Create one with Open.
 type Client struct {
-	etcd   *clientv3.Client
-	prefix string
-	sealer *sealer
-	author string
-	user   string
-	tls    *tls.Config // nil for plaintext
-	log    *slog.Logger
+	options Options
+	conf    clientv3.Config // without the password
+	prefix  string
+	sealer  *sealer
+	author  string
+	user    string
+	tls     *tls.Config // nil for plaintext
+	log     *slog.Logger
+
+	mu     sync.Mutex
+	etcd   *clientv3.Client // nil until it is needed, and after etcd has not accepted the password
+	closed bool
 }
 
 // Open checks the options and reads the files. It does not wait for a connection.
@@ -73,20 +80,20 @@ func Open(o Options) (*Client, error) {
 	if !strings.HasPrefix(prefix, "/") || strings.HasSuffix(prefix, "/") || strings.ContainsFunc(prefix, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return nil, fmt.Errorf("--etcd-prefix %q: want a path such as %s, without a slash at its end", prefix, DefaultPrefix)
 	}
-	c := &Client{prefix: prefix, author: o.Author, user: o.User, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler))}
+	c := &Client{options: o, prefix: prefix, author: o.Author, user: o.User, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler))}
 	if c.author == "" {
 		c.author = thisProcess()
 	}
-	conf := clientv3.Config{
+	c.conf = clientv3.Config{
 		Endpoints: o.Endpoints, Username: o.User, DialTimeout: requestTimeout, Logger: zap.NewNop(), RejectOldCluster: false,
 		DialKeepAliveTime: pingTime, DialKeepAliveTimeout: pingTimeout,
 	}
 	var err error
-	if conf.TLS, err = o.tls(); err != nil {
+	if c.conf.TLS, err = o.tls(); err != nil {
 		return nil, err
 	}
-	c.tls = conf.TLS
-	if conf.Password, err = o.password(); err != nil {
+	c.tls = c.conf.TLS
+	if _, err = o.password(); err != nil {
 		return nil, err
 	}
 	var keys [][]byte
@@ -98,10 +105,40 @@ func Open(o Options) (*Client, error) {
 		keys = append(keys, key)
 	}
 	c.sealer = newSealer(keys)
-	if c.etcd, err = clientv3.New(conf); err != nil {
-		return nil, fmt.Errorf("--etcd: %w", c.Explain(err))
-	}
 	return c, nil
+}
+
+// connection returns the connection. The first time, with a user, it waits for etcd, so that a server can start without it.
+func (c *Client) connection() (*clientv3.Client, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return nil, errors.New("the connection to etcd is closed")
+	case c.etcd != nil:
+		return c.etcd, nil
+	}
+	conf := c.conf
+	var err error
+	if conf.Password, err = c.options.password(); err != nil {
+		return nil, err
+	}
+	client, err := clientv3.New(conf)
+	if err != nil {
+		return nil, err
+	}
+	c.etcd = client
+	return client, nil
+}
+
+// reconnect lets the next request read the password again.
+func (c *Client) reconnect() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.etcd != nil {
+		_ = c.etcd.Close() // it only says that it was canceled
+		c.etcd = nil
+	}
 }
 
 // tls checks the endpoints, and returns the settings of TLS; nil for none.
@@ -182,12 +219,18 @@ func thisProcess() string {
 
 // Replicas returns a client for what servers tell each other (package replica), and what begins the keys of that. They are
 // not below those of the documents.
-func (c *Client) Replicas() (client *clientv3.Client, prefix string) {
-	return c.etcd, c.prefix + "-replicas/"
+func (c *Client) Replicas() (client *clientv3.Client, prefix string, err error) {
+	client, err = c.connection()
+	return client, c.prefix + "-replicas/", err
 }
 
 // Close ends the connection.
-func (c *Client) Close() { _ = c.etcd.Close() } // it only says that it was canceled
+func (c *Client) Close() {
+	c.reconnect()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+}
 
 // errDenied is the error of what the user may not do.
 var errDenied = errors.New("etcd does not permit it")
@@ -203,6 +246,7 @@ func (c *Client) Explain(err error) error {
 	case errors.Is(err, rpctypes.ErrUserEmpty):
 		return errors.New("etcd wants a user: give --etcd-user and --etcd-password-file, or --etcd-cert and --etcd-key")
 	case errors.Is(err, rpctypes.ErrAuthFailed):
+		c.reconnect() // the file may have another password now
 		return fmt.Errorf("etcd does not accept the user %s with this password (--etcd-user, --etcd-password-file)", c.user)
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return errors.New("etcd's database is full: compact and defragment it, then disarm its alarm NOSPACE (etcdctl alarm disarm)")
@@ -255,9 +299,4 @@ func (c *Client) dial(endpoint string) error {
 	return tls.Client(conn, conf).Handshake()
 }
 
-func (c *Client) endpoints() []string {
-	if c.etcd == nil {
-		return nil
-	}
-	return c.etcd.Endpoints()
-}
+func (c *Client) endpoints() []string { return c.options.Endpoints }

@@ -94,7 +94,11 @@ func (c *Client) listOnce(ctx context.Context, prefix string) (*listing, error) 
 func (c *Client) get(ctx context.Context, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return c.etcd.Get(ctx, key, options...)
+	client, err := c.connection()
+	if err != nil {
+		return nil, err
+	}
+	return client.Get(ctx, key, options...)
 }
 
 // where returns where the store is now.

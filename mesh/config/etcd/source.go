@@ -16,7 +16,6 @@ package etcd
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -25,7 +24,6 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-xds/holdfast/internal/wake"
@@ -242,12 +240,16 @@ func (s *Source) follow(ctx context.Context) error {
 		}
 	}
 	// A context that is canceled ends the watch.
+	client, err := s.client.connection()
+	if err != nil {
+		return s.client.Explain(err)
+	}
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	w := &watch{Source: s, ctx: ctx, opened: make(chan clientv3.WatchChan, 1)}
+	w := &watch{Source: s, ctx: ctx, etcd: client, opened: make(chan clientv3.WatchChan, 1)}
 	from := s.position().Revision + 1
 	go func() { // it blocks until the store has taken it
-		w.opened <- s.client.etcd.Watch(ctx, s.client.documents(), clientv3.WithPrefix(), clientv3.WithRev(from), clientv3.WithProgressNotify(), clientv3.WithFragment())
+		w.opened <- client.Watch(ctx, s.client.documents(), clientv3.WithPrefix(), clientv3.WithRev(from), clientv3.WithProgressNotify(), clientv3.WithFragment())
 	}()
 	return w.run()
 }
@@ -432,132 +434,4 @@ func (s *Source) logProblems(path string, problems []config.Problem) {
 			s.log.Warn("document used with a warning", "err", p.String())
 		}
 	}
-}
-
-// errStalled is that of a watch that does not deliver what the store has.
-var errStalled = errors.New("the watch has delivered nothing for a while, though the store has changed")
-
-// watch follows the changes of a store.
-type watch struct {
-	*Source
-	ctx context.Context
-	// opened has the watch once the store has taken it, events is that; nil before.
-	opened chan clientv3.WatchChan
-	events clientv3.WatchChan
-	// probed has the answers to probes, probing is set while one is under way.
-	probed  chan answer
-	probing bool
-	// behind is since when the copy is behind target, a revision that the store has had; the zero time if it is not.
-	behind time.Time
-	target int64
-}
-
-// answer is what a probe has found. from is the position of the copy when it began.
-type answer struct {
-	from, at position
-	err      error
-}
-
-// run returns nil if everything must be read again.
-func (w *watch) run() error {
-	w.probed = make(chan answer, 1)
-	probe := time.NewTicker(probeInterval)
-	defer probe.Stop()
-	confirm := time.NewTimer(0)
-	defer confirm.Stop()
-	wake.Reset(confirm, w.confirmAt)
-	for !w.stale {
-		var err error
-		select {
-		case <-w.ctx.Done():
-			return w.ctx.Err()
-		case w.events = <-w.opened:
-		case resp, open := <-w.events:
-			err = w.response(resp, open)
-		case a := <-w.probed:
-			w.probing = false
-			err = w.found(a)
-		case <-probe.C:
-			w.probe()
-		case <-confirm.C:
-			w.stale = true // the answer confirms what is held
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// response takes in what the watch delivers.
-func (w *watch) response(resp clientv3.WatchResponse, open bool) error {
-	switch err := resp.Err(); {
-	case errors.Is(err, rpctypes.ErrCompacted):
-		w.log.Warn("the store has compacted what was not delivered yet: everything is read again", "revision", w.position().Revision, "compacted", resp.CompactRevision)
-		w.stale = true
-		return nil
-	case err != nil:
-		return w.client.Explain(err)
-	case !open:
-		return errors.New("the watch has ended")
-	}
-	var records []record
-	for _, e := range resp.Events {
-		if r, ok := w.event(e); ok {
-			records = append(records, r)
-		}
-	}
-	if resp.IsProgressNotify() {
-		w.mu.Lock()
-		w.at.Revision = max(w.at.Revision, resp.Header.Revision)
-		w.mu.Unlock()
-	}
-	if len(records) > 0 {
-		w.keep(records)
-	}
-	return nil
-}
-
-// probe asks the store where it is, and lets the watch say how far it is.
-func (w *watch) probe() {
-	if w.probing {
-		return
-	}
-	w.probing = true
-	from := w.position()
-	go func() {
-		at, err := w.client.where(w.ctx)
-		if err == nil {
-			ctx, cancel := context.WithTimeout(w.ctx, requestTimeout)
-			defer cancel()
-			_ = w.client.etcd.RequestProgress(ctx) // a watch that does not say how far it is will be found to be stalled
-		}
-		w.probed <- answer{from, at, err}
-	}()
-}
-
-// found takes in where the store is.
-func (w *watch) found(a answer) error {
-	w.reached(a.err)
-	if a.err != nil {
-		return nil // the watch goes on as soon as it can
-	}
-	if err := a.from.continues(a.at); err != nil {
-		w.restored, w.stale = err, true
-		return nil
-	}
-	w.mu.Lock()
-	w.at.Term = a.at.Term
-	has := w.at.Revision
-	w.mu.Unlock()
-	switch {
-	case has >= w.target:
-		w.behind, w.target = time.Time{}, a.at.Revision
-		if has < w.target {
-			w.behind = time.Now()
-		}
-	case time.Since(w.behind) > stalled:
-		return errStalled
-	}
-	return nil
 }

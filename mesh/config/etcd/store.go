@@ -33,9 +33,8 @@ func (c *Client) Import(ctx context.Context, doc *config.Config) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	if _, err := c.etcd.Put(ctx, c.path(doc.Meta.Key), string(value)); err != nil {
+	_, err = c.txn(ctx, nil, clientv3.OpPut(c.path(doc.Meta.Key), string(value)), nil)
+	if err != nil {
 		return c.unknown(doc.Meta.Key, err)
 	}
 	return nil
@@ -65,15 +64,13 @@ func (c *Client) Update(ctx context.Context, doc *config.Config) (version string
 // Delete deletes the document that has a resource version, or for "" any. Its errors are config.ErrNotFound, and
 // config.ErrConflict, which says who has changed it and when.
 func (c *Client) Delete(ctx context.Context, key config.Key, version string) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
 	path := c.path(key)
 	if version == "" {
-		resp, err := c.etcd.Delete(ctx, path)
+		resp, err := c.txn(ctx, nil, clientv3.OpDelete(path), nil)
 		switch {
 		case err != nil:
 			return c.unknown(key, err)
-		case resp.Deleted == 0:
+		case resp.Responses[0].GetResponseDeleteRange().GetDeleted() == 0:
 			return fmt.Errorf("%s: %w", key, config.ErrNotFound)
 		}
 		return nil
@@ -82,8 +79,7 @@ func (c *Client) Delete(ctx context.Context, key config.Key, version string) err
 	if err != nil {
 		return fmt.Errorf("%s: %w", key, err)
 	}
-	resp, err := c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(path), "=", revision)).
-		Then(clientv3.OpDelete(path)).Else(clientv3.OpGet(path)).Commit()
+	resp, err := c.txn(ctx, []clientv3.Cmp{at(path, revision)}, clientv3.OpDelete(path), []clientv3.Op{clientv3.OpGet(path)})
 	if err != nil {
 		return c.unknown(key, err)
 	}
@@ -94,16 +90,13 @@ func (c *Client) Delete(ctx context.Context, key config.Key, version string) err
 }
 
 // put writes a document if its key has a revision; 0 if there must be none.
-func (c *Client) put(ctx context.Context, doc *config.Config, at time.Time, revision int64) (version string, err error) {
-	value, err := c.valid(doc, at)
+func (c *Client) put(ctx context.Context, doc *config.Config, now time.Time, revision int64) (version string, err error) {
+	value, err := c.valid(doc, now)
 	if err != nil {
 		return "", err
 	}
 	path := c.path(doc.Meta.Key)
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	resp, err := c.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(path), "=", revision)).
-		Then(clientv3.OpPut(path, string(value))).Else(clientv3.OpGet(path)).Commit()
+	resp, err := c.txn(ctx, []clientv3.Cmp{at(path, revision)}, clientv3.OpPut(path, string(value)), []clientv3.Op{clientv3.OpGet(path)})
 	if err != nil {
 		return "", c.unknown(doc.Meta.Key, err)
 	}
@@ -114,6 +107,22 @@ func (c *Client) put(ctx context.Context, doc *config.Config, at time.Time, revi
 		return "", refused(doc.Meta.Key, resp)
 	}
 	return strconv.FormatInt(resp.Header.Revision, 10), nil
+}
+
+// txn makes a change if conditions hold, and does something else otherwise.
+func (c *Client) txn(ctx context.Context, conditions []clientv3.Cmp, then clientv3.Op, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+	client, err := c.connection()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return client.Txn(ctx).If(conditions...).Then(then).Else(otherwise...).Commit()
+}
+
+// at is the condition that a key has a revision; 0 if there is none.
+func at(path string, revision int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(path), "=", revision)
 }
 
 // valid returns the value of a document that every server will read as it is; *config.InvalidError if there is none.
@@ -177,9 +186,7 @@ func parseVersion(version string) (int64, error) {
 
 // Read reads a document and what is wrong in it; nil for none. One with an error is nil, too.
 func (c *Client) Read(ctx context.Context, key config.Key) (*config.Config, []config.Problem, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	resp, err := c.etcd.Get(ctx, c.path(key))
+	resp, err := c.get(ctx, c.path(key))
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", key, c.Explain(err))
 	}
@@ -281,7 +288,11 @@ func (c *Client) Watch(ctx context.Context, kind config.Kind, namespace string, 
 	if kind != "" {
 		prefix = c.pathOf(kind, namespace)
 	}
-	for resp := range c.etcd.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithFragment()) {
+	client, err := c.connection()
+	if err != nil {
+		return c.Explain(err)
+	}
+	for resp := range client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithFragment()) {
 		if err := resp.Err(); err != nil {
 			return c.Explain(err)
 		}

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -61,16 +62,42 @@ func TestATenantWritesOnlyItsOwnNamespace(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	source.want("add a")
-	if _, err := etcd.Open(etcd.Options{Endpoints: []string{s.url()}, User: "shop", PasswordFile: s.file("wrong", "wrong")}); err == nil || !strings.Contains(err.Error(), "--etcd-password-file") || strings.Contains(err.Error(), "wrong") {
+	wrong := s.file("rotated", "wrong")
+	rotated := s.open(etcd.Options{User: "shop", PasswordFile: wrong})
+	if _, err := rotated.Create(t.Context(), entry(t, "c", "10.0.0.1")); err == nil || !strings.Contains(err.Error(), "--etcd-password-file") || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("a wrong password: %v", err)
 	}
-	if _, err := s.open(etcd.Options{}).Create(t.Context(), entry(t, "c", "10.0.0.1")); err == nil || !strings.Contains(err.Error(), "--etcd-user") {
+	s.file("rotated", "shop-password")
+	write(t, rotated, entry(t, "c", "10.0.0.1")) // the file is read again
+	source.has("c", "10.0.0.1")
+	if _, err := s.open(etcd.Options{}).Create(t.Context(), entry(t, "d", "10.0.0.1")); err == nil || !strings.Contains(err.Error(), "--etcd-user") {
 		t.Errorf("no user: %v", err)
 	}
-	// A value of another document in a key that it may write is not read by anybody.
+	source.want("add a", "add c")
+}
+
+// With a user, a server starts without the store, too.
+func TestAStartWithAUserDoesNotNeedTheStore(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.user("root", "root")
+	s.user("server", "server-password")
+	s.grant("server", "/holdfast/", "/holdfast0", clientv3.PermissionType(clientv3.PermReadWrite))
+	_, err := s.raw.AuthEnable(context.Background())
 	s.Check(err)
-	source.want()
+	s.stop()
+	c := s.open(etcd.Options{User: "server", PasswordFile: s.file("password", "server-password")})
+	source := follow(s.Rig, c, "")
+	s.Eventually(func() error {
+		if source.State().Away == nil {
+			return errors.New("it is not noticed")
+		}
+		return nil
+	})
+	s.start("data")
+	source.synced()
+	write(t, c, entry(t, "a", "10.0.0.1"))
+	source.has("a", "10.0.0.1")
 }
 
 // must returns the error of a call.

@@ -167,7 +167,7 @@ func cases(quick bool) (all []measurement) {
 		measurement{name: "replicas-3", shape: of(1000, 1000, scoped), replicas: 3, flags: capped, phases: []phase{
 			{"start", start}, {"connect", connect}, rolling(time.Minute), death(100, long), {"revive", revive}, {"restart of all", restart}, {"cold start of all", coldStart},
 		}},
-		measurement{name: "limits-1000", shape: of(1000, 1000, scoped), replicas: 1, flags: capped, phases: append(startUp[:2:2], rate(300, long), rate(1000, long), rate(3000, long))},
+		measurement{name: "limits-1000", shape: of(1000, 1000, scoped), replicas: 1, flags: capped, phases: append(startUp[:2:2], rate(300, long), rate(1000, long))},
 		measurement{name: "everything-300", shape: of(1000, 300, 0), replicas: 1, flags: capped, phases: steady(long)})
 	return all
 }

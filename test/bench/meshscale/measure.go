@@ -336,11 +336,12 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// single changes one endpoint, and waits until all have it, a number of times.
+// single changes one endpoint of a service that proxies have, and waits until they have it, a number of times.
 func single(times int) phase {
 	return phase{"one change", func(ctx context.Context, r *rig) error {
 		for range times {
-			if err := r.store.put(r.mesh.change(r.mesh.random.IntN(r.shape.services))); err != nil {
+			of := r.mesh.scopes[r.mesh.random.IntN(len(r.mesh.scopes))].services
+			if err := r.store.put(r.mesh.change(of[r.mesh.random.IntN(len(of))])); err != nil {
 				return err
 			}
 			if err := r.fleet.wait(ctx, limit, "one change", r.converged); err != nil {

@@ -20,9 +20,6 @@ import (
 // share is the CPU time of the replicas as a share of one processor, in percent.
 func (r result) share() float64 { return 100 * r.CPU / r.Seconds }
 
-// connecting reports whether the times of the phase are those of proxies until they had everything.
-func (r result) connecting() bool { return r.Phase == "connect" || r.Phase == "cold start of all" }
-
 func (r result) summary() string {
 	text := fmt.Sprintf("%s, %s: %.1f s, CPU %.2f s (%.0f %%), etcd %.2f s, %.0f MiB (at most %.0f), %.1f MB", r.Case, r.Phase, r.Seconds, r.CPU, r.share(), r.StoreCPU, r.RSS, r.Peak, float64(r.Bytes)/1e6)
 	if r.EachP50 > 0 {

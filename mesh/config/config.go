@@ -93,6 +93,11 @@ type Key struct {
 	Namespace, Name string
 }
 
+// CompareKeys orders keys by kind, namespace and name.
+func CompareKeys(a, b Key) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
 // String returns a key as people write it: VirtualService default/reviews.
 func (k Key) String() string {
 	if k.Namespace == "" {

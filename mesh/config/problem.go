@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -196,4 +197,17 @@ func spelling(mapping *yamlproto.Node, name string) string {
 		}
 	}
 	return name
+}
+
+// LogProblems logs those of the problems of documents that were not there before.
+func LogProblems(log *slog.Logger, problems, before []Problem) {
+	for _, p := range problems {
+		switch {
+		case slices.Contains(before, p):
+		case p.Severity == SeverityError:
+			log.Error("document not used; its last valid content, if it had any, stays in use", "err", p.String())
+		default:
+			log.Warn("document used with a warning", "err", p.String())
+		}
+	}
 }

@@ -155,7 +155,7 @@ func (f *file) parse(name string, data []byte) {
 	if !unknown {
 		return
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(before), compareKeys) {
+	for _, key := range slices.SortedFunc(maps.Keys(before), config.CompareKeys) {
 		if first[key] == nil {
 			f.documents = append(f.documents, before[key])
 		}
@@ -169,10 +169,6 @@ func duplicate(name string, c, used *config.Config) config.Problem {
 	_, _ = fmt.Sscanf(c.Origin[min(len(name), len(c.Origin)):], ":%d", &line)
 	return config.Problem{File: name, Line: line, Key: c.Meta.Key,
 		Message: fmt.Sprintf("it is in %s too: that document is used, and this is not", used.Origin)}
-}
-
-func compareKeys(a, b config.Key) int {
-	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 // names returns the names of the files in order.

@@ -267,7 +267,7 @@ func (s *Source) load(p pass) {
 	documents, problems := s.files.documents()
 	s.record(problems)
 	put, removed := 0, 0
-	for _, key := range slices.SortedFunc(maps.Keys(documents), compareKeys) {
+	for _, key := range slices.SortedFunc(maps.Keys(documents), config.CompareKeys) {
 		c := documents[key]
 		if s.index.Get(key) == c {
 			continue // of a file that has not changed
@@ -297,13 +297,5 @@ func (s *Source) record(problems []config.Problem) {
 	previous := s.problems
 	s.problems = problems
 	s.mu.Unlock()
-	for _, p := range problems {
-		switch {
-		case slices.Contains(previous, p):
-		case p.Severity == config.SeverityError:
-			s.log.Error("document not used; its last valid content, if it had any, stays in use", "err", p.String())
-		default:
-			s.log.Warn("document used with a warning", "err", p.String())
-		}
-	}
+	config.LogProblems(s.log, problems, previous)
 }

@@ -136,7 +136,7 @@ func (s *Source) Problems() []config.Problem {
 	for _, path := range slices.Sorted(maps.Keys(s.problems)) {
 		out = append(out, s.problems[path]...)
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(s.held), compareKeys) {
+	for _, key := range slices.SortedFunc(maps.Keys(s.held), config.CompareKeys) {
 		out = append(out, config.Problem{File: s.client.path(key), Key: key, Severity: config.SeverityWarning, Message: fmt.Sprintf("the store was restored and lacks it: it stays in use until the store is asked again, %s after that", ConfirmAfter)})
 	}
 	switch {
@@ -146,10 +146,6 @@ func (s *Source) Problems() []config.Problem {
 		out = append(out, config.Problem{File: s.client.String(), Message: fmt.Sprintf("the store does not answer since %s; the documents stay in use: %v", s.since.UTC().Format(time.RFC3339), s.away)})
 	}
 	return out
-}
-
-func compareKeys(a, b config.Key) int {
-	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 // Run keeps the copy current until ctx ends, and returns its cause.
@@ -209,7 +205,7 @@ func (s *Source) serveFile(patience time.Time) {
 
 // takeFile puts the documents of the file into the copy.
 func (s *Source) takeFile() {
-	for _, key := range slices.SortedFunc(maps.Keys(s.lastValid), compareKeys) {
+	for _, key := range slices.SortedFunc(maps.Keys(s.lastValid), config.CompareKeys) {
 		s.put(s.lastValid[key])
 	}
 }
@@ -425,13 +421,5 @@ func (s *Source) logProblems(path string, problems []config.Problem) {
 	s.mu.Lock()
 	previous := s.problems[path]
 	s.mu.Unlock()
-	for _, p := range problems {
-		switch {
-		case slices.Contains(previous, p):
-		case p.Severity == config.SeverityError:
-			s.log.Error("document not used; its last valid content, if it had any, stays in use", "err", p.String())
-		default:
-			s.log.Warn("document used with a warning", "err", p.String())
-		}
-	}
+	config.LogProblems(s.log, problems, previous)
 }

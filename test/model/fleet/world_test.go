@@ -89,7 +89,7 @@ func (w *world) start(name string, at int) *plane {
 	p.server.Follow(p.copy, nil)
 	docs := w.stored(at)
 	keys := slices.Collect(maps.Keys(docs))
-	slices.SortFunc(keys, func(a, b config.Key) int { return compare(a, b) })
+	slices.SortFunc(keys, config.CompareKeys)
 	w.random.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
 	for _, key := range keys {
 		p.apply(event{key, docs[key]})
@@ -107,10 +107,6 @@ func (w *world) start(name string, at int) *plane {
 		<-ended
 	}
 	return p
-}
-
-func compare(a, b config.Key) int {
-	return slices.Compare([]string{string(a.Kind), a.Namespace, a.Name}, []string{string(b.Kind), b.Namespace, b.Name})
 }
 
 // apply brings a change into the copy of a control plane.
@@ -145,7 +141,7 @@ func (w *world) list(p *plane) {
 			}
 		}
 	}
-	keys := slices.SortedFunc(maps.Keys(docs), compare)
+	keys := slices.SortedFunc(maps.Keys(docs), config.CompareKeys)
 	for _, key := range keys {
 		p.apply(event{key, docs[key]})
 	}

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -225,7 +224,7 @@ func (e *Environment) Documents(kind, namespace, name string) []Document {
 		}
 		all := e.config.List(schema.Kind, namespace)
 		if schema.Kind == config.WorkloadEntry {
-			all = slices.Concat(all, e.registrar.Registered(namespace))
+			all = e.registrar.WorkloadEntries(namespace)
 		}
 		for _, c := range all {
 			if name == "" || c.Name == name {

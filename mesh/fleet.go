@@ -41,3 +41,12 @@ func (e *Environment) Fleet(ctx context.Context) Fleet {
 	})
 	return f
 }
+
+// liveReplicas returns the IDs of the servers of the store.
+func (e *Environment) liveReplicas(ctx context.Context) (ids []string, err error) {
+	servers, err := e.replica.Servers(ctx)
+	for _, s := range servers {
+		ids = append(ids, s.ID)
+	}
+	return ids, err
+}

@@ -113,7 +113,8 @@ type Environment struct {
 	ca        *ca.Server   // nil for none
 	store     *etcd.Client // nil if the documents are in a directory
 	config    config.Source
-	replica   *replica.Replica // nil if nobody else has the documents
+	lacks     func(config.Key) bool // of the copy of the store
+	replica   *replica.Replica      // nil if nobody else has the documents
 	keys      *jwks.Store
 	registrar *register.Registrar
 	discovery *service.Discovery
@@ -183,6 +184,7 @@ func (e *Environment) source() (err error) {
 		file = filepath.Join(e.cfg.StateDir, storedDocuments)
 	}
 	source := etcd.NewSource(e.store, file, e.cfg.Log)
+	e.lacks = source.Lacks
 	e.metrics.MustRegister(etcd.NewCollector(source))
 	e.config = source
 	e.replica = replica.New(replica.Config{
@@ -241,6 +243,9 @@ func (e *Environment) assemble() {
 		},
 	}
 	e.registrar = register.New(e.config, e.cfg.Log)
+	if e.replica != nil {
+		e.registrar.Share(register.Sharing{Replica: e.replica.ID(), Store: e.store, Live: e.liveReplicas, Lacks: e.lacks})
+	}
 	e.discovery = e.registries(e.registrar, options)
 	metrics := server.NewMetrics(e.metrics)
 	e.server = server.New(server.Config{
@@ -390,6 +395,7 @@ func (e *Environment) Run(ctx context.Context) error {
 	}
 	eg.Go(func() error { return e.keys.Run(behind) })
 	eg.Go(func() error { return e.registrar.Keep(behind) })
+	eg.Go(func() error { return e.registrar.Publish(behind) })
 	if e.ca != nil {
 		eg.Go(func() error { return e.ca.Run(behind) })
 	}

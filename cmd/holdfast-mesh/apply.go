@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/config/dir"
 	"github.com/holdfast-xds/holdfast/mesh/config/etcd"
 	"github.com/holdfast-xds/holdfast/mesh/gatewayapi"
+	"github.com/holdfast-xds/holdfast/mesh/register"
 )
 
 // store is what the commands that work on etcd have in common.
@@ -125,6 +126,16 @@ func listed(ctx context.Context, client *etcd.Client, namespace string, errs io.
 	return l.Documents, nil
 }
 
+// withoutRegistrations leaves out what servers have published of proxies that have registered, unless one of the documents
+// takes its place: it is no person's, and nothing to prune or to copy.
+func withoutRegistrations(stored []etcd.Stored, documents []*config.Config) []etcd.Stored {
+	applied := make(map[config.Key]bool, len(documents))
+	for _, doc := range documents {
+		applied[doc.Meta.Key] = true
+	}
+	return slices.DeleteFunc(slices.Clone(stored), func(s etcd.Stored) bool { return register.IsRegistration(s.Config) && !applied[s.Key] })
+}
+
 // inNamespace returns an error if a document is not of a namespace; "" is any.
 func inNamespace(documents []*config.Config, namespace string) error {
 	for _, doc := range documents {
@@ -140,7 +151,8 @@ error, nothing is written. A document that says what is stored already is left a
 changes in the meantime is not overwritten: the error says who did, and when.
 
 With --prune, what is stored and is in none of the files is deleted: of one namespace with --namespace, else
-all. More than half of what is stored is not deleted without --max-prune-percent.
+all. More than half of what is stored is not deleted without --max-prune-percent. Workloads that have registered
+themselves are not deleted: servers have written them.
 
 A tenant that may write its own namespace only names it with --namespace.`
 
@@ -181,6 +193,7 @@ func newApply(stdout io.Writer) *cobra.Command {
 				return err
 			}
 			warn(cmd.ErrOrStderr(), stored, documents)
+			stored = withoutRegistrations(stored, documents)
 			p := plan(stored, documents, prune)
 			if err := p.CheckPrune(len(stored), percent); err != nil {
 				return failed(err)

@@ -24,7 +24,8 @@ creation, by which contradictions are decided: proxies get the same from a serve
 To etcd, nothing is written unless all documents are valid; documents that etcd has already must be the same,
 or --overwrite is given; those that it has besides stay. To a directory, which must be empty or not exist,
 each document is written to NAMESPACE/KIND-NAME.yaml. Secrets are written in the clear there, readable for this
-user only, with --with-secrets, and are left out without it.`
+user only, with --with-secrets, and are left out without it. Workloads that have registered themselves are left
+out: they are of the servers that run now.`
 
 func newMigrate(stdout io.Writer) *cobra.Command {
 	s := &store{}
@@ -47,7 +48,7 @@ func newMigrate(stdout io.Writer) *cobra.Command {
 				if err != nil {
 					return failed(err)
 				}
-				return toDirectory(stdout, l.Documents, to, secrets, dryRun)
+				return toDirectory(stdout, withoutRegistrations(l.Documents, nil), to, secrets, dryRun)
 			}
 			documents, err := s.read([]string{from}, stdout)
 			if err != nil {
@@ -210,5 +211,5 @@ func (s *store) diff(cmd *cobra.Command, stdout io.Writer, paths []string, names
 	if err != nil {
 		return err
 	}
-	return diffStored(stdout, plan(stored, documents, prune))
+	return diffStored(stdout, plan(withoutRegistrations(stored, documents), documents, prune))
 }

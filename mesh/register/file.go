@@ -175,6 +175,9 @@ func (r *Registrar) memberOf(p *proxy.Proxy) *member {
 		m = &member{identity: id, connected: make(map[uint64]bool), group: config.Key{Kind: config.WorkloadGroup, Namespace: p.Namespace, Name: p.AutoRegisterGroup}}
 		m.health.State = Unknown
 		r.members[id] = m
+		at := r.candidates[id.key]
+		i, _ := slices.BinarySearchFunc(at, m, func(a, b *member) int { return strings.Compare(a.account, b.account) })
+		r.candidates[id.key] = slices.Insert(at, i, m)
 	}
 	return m
 }

@@ -25,6 +25,9 @@ const (
 	maxHealthMessage = 512
 )
 
+// assumedHealthy is the message of a workload that is healthy though its agent has not reported yet.
+const assumedHealthy = "no report has come yet; the workload was an endpoint before it had a probe"
+
 // State is what is known of the health of a workload.
 type State string
 
@@ -121,6 +124,7 @@ func (r *Registrar) takeHealth(m *member) {
 		h.Since = before.Since
 	}
 	m.health.Health, m.health.taken = h, time.Now()
+	r.claimNews(m)
 	switch {
 	case m.entry == nil || h.State == before.State: // it is not registered, or only its message is another one
 	case h.State == Healthy:
@@ -171,7 +175,7 @@ func conclude(m *member, group *networking.WorkloadGroup) (h Health, checked boo
 	case !probed(m, group):
 		return h, false
 	case m.health.unchecked:
-		h.State, h.Message = Healthy, "no report has come yet; the workload was an endpoint before it had a probe"
+		h.State, h.Message = Healthy, assumedHealthy
 	default:
 		h.Message = "no report has come yet"
 	}
@@ -220,8 +224,10 @@ func (r *Registrar) Workload(p *proxy.Proxy) *Workload {
 		return nil
 	}
 	w := &Workload{Name: m.key.Namespace + "/" + m.key.Name, Refused: m.refused}
-	if r.Get(m.key) != nil {
-		w.Refused = "a document has this name, and takes precedence"
+	if doc := r.documents[m.key]; doc != nil {
+		if _, isRegistration := r.registrationOf(doc); !isRegistration {
+			w.Refused = "a document has this name, and takes precedence"
+		}
 	}
 	if group, ok := r.groupOf(m); ok {
 		w.Health, w.Checked = conclude(m, group)

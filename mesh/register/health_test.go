@@ -371,13 +371,13 @@ func TestRegisteredWorkloadsAreListed(t *testing.T) {
 		r.put(group)
 		r.Connect(member1(), 1)
 		for namespace, want := range map[string]int{"": 1, "shop": 1, "store": 0} {
-			if got := r.Registered(namespace); len(got) != want {
+			if got := r.WorkloadEntries(namespace); len(got) != want {
 				t.Errorf("%q: %d workloads, want %d", namespace, len(got), want)
 			}
 		}
 		r.Disconnect(member1(), 1)
 		time.Sleep(2 * Grace)
-		if got := r.Registered(""); len(got) != 0 {
+		if got := r.WorkloadEntries(""); len(got) != 0 {
 			t.Errorf("%d workloads are left", len(got))
 		}
 	})

@@ -45,11 +45,17 @@ type Registrar struct {
 	// events is held while handlers are called.
 	events   sync.Mutex
 	handlers map[config.Kind][]func(config.Event)
-	members  map[identity]*member
-	// holders has, by the key of a WorkloadEntry, the workload that has registered as it.
+	// documents are the WorkloadEntries of which the handlers of the cache were called: those that the registries have
+	// unless a workload takes their place. The cache itself may be ahead of them.
+	documents map[config.Key]*config.Config
+	members   map[identity]*member
+	// candidates are the members by the key of their WorkloadEntry, sorted by account.
+	candidates map[config.Key][]*member
+	// holders has, by the key of a WorkloadEntry, the workload that has registered as it, and that the registries have.
 	holders map[config.Key]*member
 	path    string // of the file in which they are kept; "" for none
 	changed chan struct{}
+	shared  *publisher // nil for a replica that shares nothing
 }
 
 // identity says who registers as what. Whoever may not register does not disturb a workload that does.
@@ -69,7 +75,13 @@ type member struct {
 	group     config.Key
 	proxy     *proxy.Proxy    // that connected last
 	connected map[uint64]bool // the numbers of its streams
-	leaving   *time.Timer     // nil while it is connected
+	leaving   *time.Timer     // nil while it is connected, and when it has ended
+	// since is when it was connected, in the time of its registration; the zero time if it was connected before a restart only.
+	since time.Time
+	// left is since when it is not connected; the zero time if it is. told is since when its registration in the store says
+	// so, and ended that the time of grace is over and only its registration is left to delete.
+	left, told time.Time
+	ended      bool
 	// entry is what the registries have; nil for nothing.
 	entry *config.Config
 	// refused is why the workload is not registered, "" if it is; it is logged once.
@@ -79,7 +91,12 @@ type member struct {
 
 // New returns a Registrar of the documents of a cache.
 func New(cache config.Cache, log *slog.Logger) *Registrar {
-	r := &Registrar{Cache: cache, log: log, handlers: make(map[config.Kind][]func(config.Event)), members: make(map[identity]*member), holders: make(map[config.Key]*member), changed: make(chan struct{}, 1)}
+	r := &Registrar{
+		Cache: cache, log: log, handlers: map[config.Kind][]func(config.Event){config.WorkloadEntry: nil},
+		documents: make(map[config.Key]*config.Config), members: make(map[identity]*member),
+		candidates: make(map[config.Key][]*member), holders: make(map[config.Key]*member), changed: make(chan struct{}, 1),
+	}
+	cache.RegisterHandler(config.WorkloadEntry, r.onDocument)
 	cache.RegisterHandler(config.WorkloadGroup, r.onGroup)
 	return r
 }
@@ -88,7 +105,7 @@ func New(cache config.Cache, log *slog.Logger) *Registrar {
 func (r *Registrar) RegisterHandler(kind config.Kind, handler func(config.Event)) {
 	r.events.Lock()
 	defer r.events.Unlock()
-	if r.handlers[kind] == nil {
+	if _, registered := r.handlers[kind]; !registered {
 		r.Cache.RegisterHandler(kind, r.forward)
 	}
 	r.handlers[kind] = append(r.handlers[kind], handler)
@@ -98,35 +115,54 @@ func (r *Registrar) RegisterHandler(kind config.Kind, handler func(config.Event)
 func (r *Registrar) forward(e config.Event) {
 	r.events.Lock()
 	defer r.events.Unlock()
-	if m := r.holders[e.Key()]; m != nil && e.Old == nil {
-		e.Old, m.entry = m.entry, nil
-		delete(r.holders, e.Key())
-	}
 	r.call(e)
-	if e.New == nil {
-		r.succeed(e.Key())
-	}
-}
-
-// succeed lets a workload register as a WorkloadEntry that nobody has any more: the one whose account comes first of several.
-func (r *Registrar) succeed(key config.Key) {
-	var waiting []*member
-	for _, m := range r.members {
-		if m.key == key {
-			waiting = append(waiting, m)
-		}
-	}
-	slices.SortFunc(waiting, func(a, b *member) int { return cmp.Compare(a.account, b.account) })
-	for _, m := range waiting {
-		r.update(m)
-	}
 }
 
 // call calls the handlers of a change. It is called with events held.
 func (r *Registrar) call(e config.Event) {
-	wake.Signal(r.changed)
 	for _, handler := range r.handlers[e.Key().Kind] {
 		handler(e)
+	}
+}
+
+// onDocument takes in a change of a WorkloadEntry.
+func (r *Registrar) onDocument(e config.Event) {
+	r.events.Lock()
+	defer r.events.Unlock()
+	key := e.Key()
+	before := r.shown(key)
+	if e.New == nil {
+		delete(r.documents, key)
+	} else {
+		r.documents[key] = e.New
+	}
+	r.heed(key)
+	for _, m := range slices.Clone(r.candidates[key]) {
+		r.place(m)
+	}
+	r.show(key, before)
+}
+
+// shown returns what the registries have under a key: the workload that has registered as it, or the document. A document
+// that this replica has published is none: what it says is known here, and is newer. It is called with events held.
+func (r *Registrar) shown(key config.Key) *config.Config {
+	if m := r.holders[key]; m != nil {
+		return m.entry
+	}
+	doc := r.documents[key]
+	if reg, ok := r.registrationOf(doc); ok && r.owns(reg) {
+		return nil
+	}
+	return doc
+}
+
+// show lets the registries have what counts under a key now, if it is not the same for them as what they had before. It is
+// called with events held, after every change of a document or a workload.
+func (r *Registrar) show(key config.Key, before *config.Config) {
+	wake.Signal(r.changed)
+	r.shared.touch(key)
+	if now := r.shown(key); !alike(before, now) {
+		r.call(config.Event{Old: before, New: now})
 	}
 }
 
@@ -150,12 +186,11 @@ func (r *Registrar) Connect(p *proxy.Proxy, connection uint64) {
 	r.events.Lock()
 	defer r.events.Unlock()
 	m := r.memberOf(p)
-	if m.leaving != nil {
-		m.leaving.Stop()
-		m.leaving = nil
-	}
+	m.leaving = stop(m.leaving)
+	m.left, m.told, m.ended = time.Time{}, time.Time{}, false
 	m.proxy = p
 	m.connected[connection] = true
+	r.claim(m)
 	r.awaitReport(m)
 	r.update(m)
 }
@@ -180,6 +215,8 @@ func (r *Registrar) Disconnect(p *proxy.Proxy, connection uint64) {
 		r.awaitReport(m)
 		return
 	}
+	m.left = time.Now()
+	r.shared.touch(m.key)
 	r.leave(m, Grace)
 }
 
@@ -192,43 +229,86 @@ func (r *Registrar) leave(m *member, after time.Duration) {
 		if m.leaving != leaving {
 			return // it has connected again
 		}
-		delete(r.members, m.identity)
-		stop(m.health.waiting)
-		stop(m.health.forgetting)
-		if m.entry != nil {
-			r.log.Info("a workload is removed", "name", m.key.String(), "group", m.group.Name)
-			delete(r.holders, m.key)
-			r.call(config.Event{Old: m.entry})
-			r.succeed(m.key)
+		m.leaving = nil
+		if r.isPublished(m) {
+			m.ended = true // it goes with its registration
+			r.shared.touch(m.key)
+			return
 		}
+		r.drop(m)
 	})
 	m.leaving = leaving
 }
 
-// update makes the WorkloadEntry of a workload anew. It is called with events held.
-func (r *Registrar) update(m *member) {
-	before := m.entry
-	if r.Get(m.key) != nil {
-		return // a document has precedence
+// drop forgets a workload, and lets another one have its place. It is called with events held.
+func (r *Registrar) drop(m *member) {
+	before := r.shown(m.key)
+	r.forget(m)
+	for _, other := range slices.Clone(r.candidates[m.key]) {
+		r.place(other)
 	}
-	m.entry = r.entryOf(m)
-	if m.entry != nil && m.entry.Annotations[service.AnnotationHealthChecks] == "" {
-		m.health.unchecked = true
+	r.show(m.key, before)
+}
+
+// forget forgets a workload. It is called with events held, and show must follow.
+func (r *Registrar) forget(m *member) {
+	delete(r.members, m.identity)
+	r.candidates[m.key] = slices.DeleteFunc(r.candidates[m.key], func(other *member) bool { return other == m })
+	if len(r.candidates[m.key]) == 0 {
+		delete(r.candidates, m.key)
 	}
-	switch {
-	case before == nil && m.entry == nil:
-		return
-	case before != nil && m.entry != nil && config.ContentVersion(before) == config.ContentVersion(m.entry):
-		m.entry = before
-		return
-	case before == nil:
-		r.holders[m.key] = m
-		r.log.Info("a workload has registered", "name", m.key.String(), "group", m.group.Name, "node", m.proxy.Node)
-	case m.entry == nil:
+	m.leaving, m.health.waiting, m.health.forgetting = stop(m.leaving), stop(m.health.waiting), stop(m.health.forgetting)
+	if m.entry != nil {
+		m.entry = nil
 		delete(r.holders, m.key)
 		r.log.Info("a workload is removed", "name", m.key.String(), "group", m.group.Name)
 	}
-	r.call(config.Event{Old: before, New: m.entry})
+}
+
+// update makes the WorkloadEntry of a workload anew. It is called with events held.
+func (r *Registrar) update(m *member) {
+	before := r.shown(m.key)
+	r.place(m)
+	r.show(m.key, before)
+}
+
+// place decides whether a workload is registered, and makes its WorkloadEntry. It is called with events held, and show must
+// follow.
+func (r *Registrar) place(m *member) {
+	var made *config.Config
+	precedes := r.precedes(m)
+	if !precedes {
+		made = r.entryOf(m)
+	}
+	if made != nil && made.Annotations[service.AnnotationHealthChecks] == "" {
+		m.health.unchecked = true
+	}
+	switch before := m.entry; {
+	case made != nil && before == nil:
+		r.holders[m.key] = m
+		r.log.Info("a workload has registered", "name", m.key.String(), "group", m.group.Name, "node", m.proxy.Node)
+	case made == nil && before != nil:
+		delete(r.holders, m.key)
+		if !precedes {
+			r.log.Info("a workload is removed", "name", m.key.String(), "group", m.group.Name)
+		}
+	case made != nil && config.ContentVersion(before) == config.ContentVersion(made):
+		made = before
+	}
+	if m.entry = made; made == nil && m.ended {
+		r.forget(m) // it has no registration any more with which it could end
+	}
+}
+
+// precedes reports whether a document takes precedence over a workload: that of a person, and the registration of the same
+// workload at another replica, to which its proxy has connected later. It is called with events held.
+func (r *Registrar) precedes(m *member) bool {
+	doc := r.documents[m.key]
+	reg, isRegistration := r.registrationOf(doc)
+	if doc == nil || isRegistration && r.owns(reg) {
+		return false
+	}
+	return !isRegistration || m.is(reg) && !m.newer(reg)
 }
 
 // entryOf returns the WorkloadEntry of a workload; nil if it may not register.
@@ -237,6 +317,9 @@ func (r *Registrar) entryOf(m *member) *config.Config {
 	refused := refusal(m.proxy, group)
 	if holder := r.holders[m.key]; refused == "" && holder != nil && holder != m {
 		refused = "the node " + holder.proxy.Node + " of the service account " + holder.account + " has registered with this address"
+	}
+	if reg, ok := r.registrationOf(r.documents[m.key]); refused == "" && ok && !r.owns(reg) && !m.is(reg) {
+		refused = "a node of the service account " + reg.account + " has registered with this address, at the replica " + reg.replica
 	}
 	if refused != "" && refused != m.refused {
 		r.log.Warn("a workload is not registered", "name", m.key.String(), "node", m.proxy.Node, "err", refused)
@@ -247,7 +330,8 @@ func (r *Registrar) entryOf(m *member) *config.Config {
 	return entry(m, group)
 }
 
-// Entries returns the WorkloadEntries that the registered workloads would be with other documents, in no order.
+// Entries returns the WorkloadEntries that the registered workloads would be with other documents, in no order. Those that
+// have registered at another replica are as they are now, unless their group would not have them.
 func (r *Registrar) Entries(documents config.Reader) (out []*config.Config) {
 	r.events.Lock()
 	defer r.events.Unlock()
@@ -256,23 +340,40 @@ func (r *Registrar) Entries(documents config.Reader) (out []*config.Config) {
 			out = append(out, entry(m, group))
 		}
 	}
+	for key, doc := range r.documents {
+		reg, ok := r.registrationOf(doc)
+		if !ok || r.owns(reg) || r.holders[key] != nil || documents.Get(key) != nil {
+			continue
+		}
+		if group := documents.Get(reg.groupKey(key.Namespace)); group != nil && accountProblem(group, reg.account) == "" {
+			out = append(out, doc)
+		}
+	}
 	return out
 }
 
-// Registered returns the WorkloadEntries of the workloads that have registered, of a namespace or "" for all, in the order of
-// their keys. They must not be changed.
-func (r *Registrar) Registered(namespace string) (out []*config.Config) {
+// WorkloadEntries returns what the registries have, of a namespace or "" for all: the documents, and after them the workloads
+// that have registered here, each in the order of their keys. They must not be changed.
+func (r *Registrar) WorkloadEntries(namespace string) []*config.Config {
 	r.events.Lock()
 	defer r.events.Unlock()
-	for key, m := range r.holders {
-		if namespace == "" || key.Namespace == namespace {
-			out = append(out, m.entry)
+	var documents, registered []*config.Config
+	for key := range r.documents {
+		if doc := r.shown(key); doc != nil && r.holders[key] == nil && (namespace == "" || key.Namespace == namespace) {
+			documents = append(documents, doc)
 		}
 	}
-	slices.SortFunc(out, func(a, b *config.Config) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
-	return out
+	for key, m := range r.holders {
+		if namespace == "" || key.Namespace == namespace {
+			registered = append(registered, m.entry)
+		}
+	}
+	for _, list := range [][]*config.Config{documents, registered} {
+		slices.SortFunc(list, func(a, b *config.Config) int {
+			return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+		})
+	}
+	return append(documents, registered...)
 }
 
 // refusal returns why a proxy may not register in a group, which may be nil; "" if it may.
@@ -280,12 +381,16 @@ func refusal(p *proxy.Proxy, group *config.Config) string {
 	if group == nil {
 		return "there is no WorkloadGroup " + p.Namespace + "/" + p.AutoRegisterGroup
 	}
-	account := group.Spec.(*networking.WorkloadGroup).GetTemplate().GetServiceAccount()
-	switch {
-	case !p.Authenticated:
+	if !p.Authenticated {
 		return "the proxy has not authenticated: it must connect to --tls-listen with a certificate or a token"
-	case account != "" && account != p.ServiceAccount:
-		return "the service account of the WorkloadGroup is " + account + ", and that of the proxy " + p.ServiceAccount
+	}
+	return accountProblem(group, p.ServiceAccount)
+}
+
+// accountProblem returns why a service account may not register in a group; "" if it may.
+func accountProblem(group *config.Config, account string) string {
+	if want := group.Spec.(*networking.WorkloadGroup).GetTemplate().GetServiceAccount(); want != "" && want != account {
+		return "the service account of the WorkloadGroup is " + want + ", and that of the proxy " + account
 	}
 	return ""
 }
@@ -308,6 +413,9 @@ func entry(m *member, group *config.Config) *config.Config {
 	annotations := make(map[string]string)
 	maps.Copy(annotations, spec.GetMetadata().GetAnnotations())
 	delete(annotations, service.AnnotationHealthChecks) // setHealth decides
+	for _, name := range bookkeeping {
+		delete(annotations, name)
+	}
 	annotations[service.AnnotationAutoGroup] = group.Name
 	c := &config.Config{
 		Meta: config.Meta{

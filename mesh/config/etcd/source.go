@@ -128,6 +128,13 @@ func (s *Source) State() State {
 	return State{s.at.Cluster, s.at.Revision, s.away, s.since, s.fromFile, len(s.held), invalid}
 }
 
+// Lacks reports whether the copy has a document that a restored store was found to lack.
+func (s *Source) Lacks(key config.Key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held[key]
+}
+
 // Problems returns what is wrong in the documents, by key, and with the store.
 func (s *Source) Problems() []config.Problem {
 	s.mu.Lock()

@@ -11,9 +11,24 @@
 // once, and until a report says otherwise. What was reported holds while the workload is registered, also over a reconnect.
 // A workload that is an endpoint does not cease to be one because nothing is known: only a report makes it unhealthy.
 //
-// Workloads and their health survive a restart of the control plane if Load names a file. Other replicas of the control
-// plane do not know its workloads. All methods may be called by several goroutines at once; RegisterHandler must be called
-// before the Run of the cache.
+// Workloads and their health survive a restart of the control plane if Load names a file.
+//
+// With Share, the replicas of one store know all workloads: Publish keeps the WorkloadEntry of each registered workload in the
+// store, with Istio's annotations and condition (istio.io/autoRegistrationGroup, istio.io/workloadController,
+// istio.io/connectedAt, istio.io/disconnectedAt, Healthy). Nothing waits for the store: a workload is registered here at once,
+// and its registration in the copy of the store makes no difference here. The registration of another replica is an endpoint
+// like any WorkloadEntry, until the proxy connects here. Who has a registration is decided by the time of the connection, which
+// grows from one to the next whatever the clocks say: the later one has it, and takes it over with the health that was
+// reported. So a proxy may move, with both streams open or none for less than Grace, and no replica removes its workload.
+//
+// The end of a workload is the deletion of its registration, with its resource version, once the time of grace is over. While
+// the store is away nobody knows whether the proxy has moved, and the workload stays (mesh.md M8). Registrations of a replica
+// that has died are deleted by the others after OwnerGrace; never because the store, or the list of replicas, cannot be read.
+// A registration gives nobody more than any WorkloadEntry of its namespace: who may write those in the store can make endpoints
+// there anyway.
+//
+// All methods may be called by several goroutines at once; RegisterHandler and Share must be called before the Run of the
+// cache, and Publish and Keep once.
 package register
 
 import (

@@ -72,11 +72,11 @@ type control struct {
 	issuer    *tokens.Issuer
 	port      int // of the service
 	documents string
-	served    []*served
+	replicas  []*replica
 }
 
-// served is a holdfast-mesh.
-type served struct {
+// replica is a holdfast-mesh.
+type replica struct {
 	name, plain, tls, admin string
 	id                      string // of the replica
 	process                 *testbed.Process
@@ -96,15 +96,15 @@ func newControl(t *testing.T, backendPort string) *control {
 	c.Check(err)
 	c.file("keys.json", string(c.issuer.Keys))
 	for _, name := range []string{"A", "B"} {
-		s := &served{name: name, plain: c.FreeAddr(), tls: c.FreeAddr(), admin: c.FreeAddr()}
-		c.served = append(c.served, s)
+		s := &replica{name: name, plain: c.FreeAddr(), tls: c.FreeAddr(), admin: c.FreeAddr()}
+		c.replicas = append(c.replicas, s)
 		c.serve(s)
 	}
 	return c
 }
 
 // serve starts a server, and waits until it is ready.
-func (c *control) serve(s *served) {
+func (c *control) serve(s *replica) {
 	c.Helper()
 	s.process = c.Start("mesh-"+s.name, meshBinary(c), "serve", "--etcd", c.url(), "--listen", s.plain, "--tls-listen", s.tls, "--admin", s.admin, "--debounce-after", "10ms",
 		"--state-dir", c.Path("state-"+s.name), "--ca", "dev:"+c.Path("ca"), "--token-issuer", c.issuer.URL, "--token-keys", c.issuer.URL+"="+c.Path("keys.json"))
@@ -123,7 +123,7 @@ func (c *control) serve(s *served) {
 		}
 		for _, kv := range resp.Kvs {
 			id := strings.TrimPrefix(string(kv.Key), servers)
-			if !slices.ContainsFunc(c.served, func(s *served) bool { return s.id == id }) {
+			if !slices.ContainsFunc(c.replicas, func(s *replica) bool { return s.id == id }) {
 				s.id = id
 				return nil
 			}
@@ -165,7 +165,7 @@ func (c *control) dialed(addr string, creds credentials.TransportCredentials, n 
 }
 
 // machine is a stream of a machine to a server.
-func (c *control) machine(s *served) *xdstest.Client {
+func (c *control) machine(s *replica) *xdstest.Client {
 	c.Helper()
 	roots, err := dial.CertPool(c.Path("ca/root-cert.pem"))
 	c.Check(err)
@@ -191,11 +191,11 @@ func report(m *xdstest.Client, reason string) {
 type observer struct {
 	*xdstest.Client
 	*control
-	at   *served
+	at   *replica
 	from int // the first answer that was not checked yet
 }
 
-func (c *control) observe(s *served) *observer {
+func (c *control) observe(s *replica) *observer {
 	c.Helper()
 	o := &observer{c.dialed(s.plain, insecure.NewCredentials(), node("client", nil)), c, s, 0}
 	o.Subscribe(xds.ClusterType)
@@ -246,7 +246,7 @@ func (o *observer) sawNothing(when string) {
 }
 
 // owner waits until the registration of the machine is of a server, and connected there.
-func (c *control) owner(s *served) {
+func (c *control) owner(s *replica) {
 	c.Helper()
 	c.Eventually(func() error {
 		doc, _, err := c.client.Read(c.Context(), machineKey)
@@ -266,7 +266,7 @@ func (c *control) owner(s *served) {
 func TestARegisteredWorkloadIsSharedByAllServers(t *testing.T) {
 	t.Parallel()
 	c := newControl(t, "80")
-	a, b := c.served[0], c.served[1]
+	a, b := c.replicas[0], c.replicas[1]
 	atA, atB := c.observe(a), c.observe(b)
 	atA.sees(false)
 	atB.sees(false)
@@ -353,8 +353,8 @@ func TestDocumentsOfPersonsAndRegistrations(t *testing.T) {
 	t.Parallel()
 	c := newControl(t, "80")
 	cmd := command{store: c.store}
-	atB := c.observe(c.served[1])
-	m := c.machine(c.served[0])
+	atB := c.observe(c.replicas[1])
+	m := c.machine(c.replicas[0])
 	report(m, "")
 	atB.sees(true)
 	cmd.says(0, "", "get workloadentry shop/machines-127.0.0.1 -o yaml", "istio.io/autoRegistrationGroup: machines", "istio.io/workloadController: ", "istio.io/connectedAt: ", "holdfast.dev/service-account: machine", "type: Healthy")
@@ -368,7 +368,7 @@ func TestDocumentsOfPersonsAndRegistrations(t *testing.T) {
 	atB.sees(false) // it has no label of the service
 	cmd.says(0, "", "delete workloadentry shop/machines-127.0.0.1")
 	atB.sees(true)
-	c.owner(c.served[0])
+	c.owner(c.replicas[0])
 	m.Disconnect()
 	atB.sees(false)
 }
@@ -389,7 +389,7 @@ func TestRequestsReachAMachineOfAServerThatIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newControl(t, port)
-	a, b := c.served[0], c.served[1]
+	a, b := c.replicas[0], c.replicas[1]
 	client := c.StartAgent("client", "--upstream", b.plain, "--upstream-plaintext")
 	envoy := client.Envoy("client-envoy", "delta", func(boot *bootstrapv3.Bootstrap) { boot.Node = node("client", nil) })
 	machine := c.StartAgent("machine", "--upstream", a.tls, "--upstream", b.tls, "--upstream-ca", c.Path("ca/root-cert.pem"), "--upstream-token-file", c.token(),

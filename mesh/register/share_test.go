@@ -468,8 +468,14 @@ func TestNothingGoesWhileItIsNotKnownWhoIsAlive(t *testing.T) {
 				both("none > 10.0.0.1", b)
 				a.stop()
 				nothing(OwnerGrace-time.Minute, b)
+				for _, unknown := range []time.Duration{maxUnseen / 2, time.Hour} {
+					set1(true)
+					nothing(unknown, b)
+					set1(false)
+					nothing(OwnerGrace-time.Minute, b)
+				}
 				set1(true)
-				nothing(time.Hour, b)
+				nothing(maxUnseen/2, b)
 				set1(false)
 				// The absence counts anew: others may not have come back yet.
 				nothing(OwnerGrace-lookInterval, b)
@@ -747,6 +753,37 @@ func TestWhatATenantWritesInAFormOfARegistrationGoes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The clock of another replica is ahead by an hour.
+func TestTheLaterConnectionCountsWhateverTheClocksSay(t *testing.T) {
+	together(t, group, func(s *shared) {
+		a, b := s.replica("A"), s.replica("B")
+		a.Connect(member1(), 1)
+		s.settle()
+		doc := *s.stored(keyOf(member1()))
+		doc.Annotations = maps.Clone(doc.Annotations)
+		ahead := time.Now().Add(time.Hour).UTC()
+		doc.Annotations[AnnotationController], doc.Annotations[AnnotationConnectedAt] = "ahead", ahead.Format(time.RFC3339Nano)
+		s.mu.Lock()
+		s.live["ahead"] = true
+		s.mu.Unlock()
+		if _, err := s.Update(t.Context(), &doc); err != nil {
+			t.Fatal(err)
+		}
+		s.settle()
+		a.Disconnect(member1(), 1)
+		both("none > 10.0.0.1", a, b)
+		b.Connect(member1(), 1)
+		nothing(time.Minute, a, b)
+		s.owner("B")
+		if reg, _ := registrationOf(s.stored(keyOf(member1()))); !reg.connected.After(ahead) {
+			t.Errorf("connected at %s, and before at %s", reg.connected, ahead)
+		}
+		a.Connect(member1(), 1)
+		nothing(time.Minute, a, b)
+		s.owner("A")
+	})
 }
 
 func TestNobodyTakesTheAddressOfAWorkloadOfAnotherReplica(t *testing.T) {

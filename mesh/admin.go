@@ -23,6 +23,9 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/server"
 )
 
+// maxProblems is how many problems a status names.
+const maxProblems = 500
+
 // shutdownTime is how long a request to the admin address may take when the process ends.
 const shutdownTime = time.Second
 
@@ -207,8 +210,15 @@ func (e *Environment) ready() error {
 // Status returns who is connected, and what is wrong in the configuration.
 func (e *Environment) Status() Status {
 	s := Status{Version: e.cfg.Version, Ready: e.ready() == nil, MaxProxies: e.cfg.MaxProxies, Full: e.server.Full(), Proxies: e.server.Proxies(), Problems: []string{}}
-	for _, p := range e.config.Problems() {
+	if why, _ := e.behind(); why != "" {
+		s.Problems = append(s.Problems, "this replica is behind the others, and serves nobody: "+why)
+	}
+	problems := e.config.Problems()
+	for _, p := range problems[:min(len(problems), maxProblems)] {
 		s.Problems = append(s.Problems, p.String())
+	}
+	if more := len(problems) - maxProblems; more > 0 {
+		s.Problems = append(s.Problems, fmt.Sprintf("%d more problems", more))
 	}
 	return s
 }

@@ -24,12 +24,15 @@ func (e *Environment) Fleet(ctx context.Context) Fleet {
 	id := ""
 	if e.replica != nil {
 		id = e.replica.ID()
-		var err error
-		if f.Replicas, err = replica.Servers(ctx, e.store); err == nil {
+		err := e.stored().Away // then nobody has to wait for it
+		if err == nil {
+			f.Replicas, err = replica.Servers(ctx, e.store)
+		}
+		if err == nil {
 			f.Proxies, err = replica.Proxies(ctx, e.store)
 		}
 		if err != nil {
-			f = Fleet{Replicas: []replica.Record{}, Proxies: []replica.Proxy{}, Problem: "only the proxies of this replica are known: " + err.Error()}
+			f = Fleet{Replicas: []replica.Record{e.replica.Record()}, Proxies: []replica.Proxy{}, Problem: "only this replica is known: " + err.Error()}
 		}
 	}
 	f.Proxies = slices.DeleteFunc(f.Proxies, func(p replica.Proxy) bool { return p.Replica == id })

@@ -115,6 +115,8 @@ type Environment struct {
 	config    config.Source
 	lacks     func(config.Key) bool // of the copy of the store
 	replica   *replica.Replica      // nil if nobody else has the documents
+	stored    func() etcd.State     // of store
+	lock      *os.File              // of the state directory; nil for none
 	keys      *jwks.Store
 	registrar *register.Registrar
 	discovery *service.Discovery
@@ -134,6 +136,8 @@ func New(cfg Config) (*Environment, error) {
 		return nil, errors.New("no configuration: name a directory of documents with --config, or a store with --etcd")
 	case cfg.Dir != "" && len(cfg.Etcd.Endpoints) > 0:
 		return nil, errors.New("--config and --etcd: the documents are in a directory or in etcd; `holdfast-mesh migrate` copies them")
+	case cfg.Dir != "" && cfg.Etcd.IsSet():
+		return nil, errors.New("the flags --etcd-* and --secret-key-file are for --etcd, and --config is given")
 	case cfg.Listen == "" && cfg.TLSListen == "":
 		return nil, errors.New("nothing to listen on: set --listen or --tls-listen")
 	case cfg.TLSListen != "" && cfg.TLSCert == "" && cfg.CA == "":
@@ -186,7 +190,7 @@ func (e *Environment) source() (err error) {
 	source := etcd.NewSource(e.store, file, e.cfg.Log)
 	e.lacks = source.Lacks
 	e.metrics.MustRegister(etcd.NewCollector(source))
-	e.config = source
+	e.config, e.stored = source, source.State
 	e.replica = replica.New(replica.Config{
 		Client: e.store, State: source.State, Proxies: func() []server.ProxyStatus { return e.server.Proxies() },
 		Version: e.cfg.Version, MaxProxies: e.cfg.MaxProxies, Log: e.cfg.Log,
@@ -373,6 +377,9 @@ func (e *Environment) Run(ctx context.Context) error {
 		return err
 	}
 	defer closeAll(listeners)
+	if e.lock != nil {
+		defer func() { _ = e.lock.Close() }() // it was only read
+	}
 	if e.store != nil {
 		defer e.store.Close()
 	}
@@ -424,6 +431,6 @@ func (e *Environment) Run(ctx context.Context) error {
 // the source.
 func (e *Environment) logProblems() {
 	if n := len(e.config.Problems()); n > 0 {
-		e.cfg.Log.Warn("the configuration has problems: holdfast-mesh validate names them", "count", n)
+		e.cfg.Log.Warn("the configuration has problems: the status names them", "count", n)
 	}
 }

@@ -58,11 +58,20 @@ func (s *store) read(paths []string, out io.Writer) ([]*config.Config, error) {
 		if broken != nil {
 			problems = append(problems, *broken)
 		}
+		there := make(map[config.Key]string)
+		for _, doc := range documents {
+			there[doc.Meta.Key] = doc.Origin
+		}
 		for _, d := range read {
 			problems = append(problems, d.Problems...)
-			if d.Config != nil {
-				documents = append(documents, d.Config)
+			if d.Config == nil {
+				continue
 			}
+			if origin, twice := there[d.Key]; twice {
+				problems = append(problems, config.Problem{File: "standard input", Line: d.Line(""), Key: d.Key, Message: "it is in " + origin + ", too: leave one out"})
+			}
+			there[d.Key] = d.Config.Origin
+			documents = append(documents, d.Config)
 		}
 	}
 	if err := printProblems(out, problems); err != nil {
@@ -194,6 +203,15 @@ func newApply(stdout io.Writer) *cobra.Command {
 			}
 			warn(cmd.ErrOrStderr(), stored, documents)
 			stored = withoutRegistrations(stored, documents)
+			var problems []config.Problem
+			for _, doc := range documents {
+				if err := client.Check(doc); err != nil {
+					problems = append(problems, config.Problem{File: doc.Origin, Key: doc.Meta.Key, Message: err.Error()})
+				}
+			}
+			if len(problems) > 0 {
+				return errors.Join(printProblems(stdout, problems), errReported)
+			}
 			p := plan(stored, documents, prune)
 			if err := p.CheckPrune(len(stored), percent); err != nil {
 				return failed(err)

@@ -125,7 +125,7 @@ without notice.`,
 				return err
 			}
 			if f.Problem != "" {
-				return failed(errors.New(f.Problem))
+				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "holdfast-mesh: "+f.Problem)
 			}
 			return write(stdout, output, f.Replicas, func(w io.Writer) {
 				_, _ = fmt.Fprintln(w, "REPLICA\tVERSION\tRUNNING\tREVISION\tPROXIES\tSTATE")
@@ -205,7 +205,7 @@ valid content. KIND is the name of a kind, or its plural, in any case; NAME may 
 it, with a slash.
 
 With --etcd, show those in etcd: with their revisions and who has written them, or with -o yaml as apply takes
-them. Secrets have no content.`,
+them, without Secrets.`,
 		Example: "holdfast-mesh get virtualservices\nholdfast-mesh get VirtualService default/reviews -o yaml\nholdfast-mesh get --etcd http://127.0.0.1:2379 virtualservices -n shop",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(s.options.Endpoints) > 0 {

@@ -30,7 +30,7 @@ out: they are of the servers that run now.`
 func newMigrate(stdout io.Writer) *cobra.Command {
 	s := &store{}
 	var from, to string
-	var overwrite, secrets, dryRun bool
+	var overwrite, secrets, skip, dryRun bool
 	c := &cobra.Command{
 		Use: "migrate {--from DIR | --to DIR}", Short: "copy documents from a directory to etcd, or back", Long: migrateLong, Args: cobra.NoArgs,
 		Example: "holdfast-mesh migrate --etcd http://127.0.0.1:2379 --from ./mesh\nholdfast-mesh migrate --etcd http://127.0.0.1:2379 --to ./backup",
@@ -48,7 +48,7 @@ func newMigrate(stdout io.Writer) *cobra.Command {
 				if err != nil {
 					return failed(err)
 				}
-				return toDirectory(stdout, withoutRegistrations(l.Documents, nil), to, secrets, dryRun)
+				return toDirectory(stdout, cmd.ErrOrStderr(), withoutRegistrations(l.Documents, nil), to, secrets, skip, dryRun)
 			}
 			documents, err := s.read([]string{from}, stdout)
 			if err != nil {
@@ -67,6 +67,7 @@ func newMigrate(stdout io.Writer) *cobra.Command {
 	c.Flags().StringVar(&to, "to", "", "`DIR` to which documents are copied from etcd")
 	c.Flags().BoolVar(&overwrite, "overwrite", false, "with --from: replace documents that etcd has")
 	c.Flags().BoolVar(&secrets, "with-secrets", false, "with --to: write Secrets, too, in the clear")
+	c.Flags().BoolVar(&skip, "skip-invalid", false, "with --to: leave out documents that are not valid, and say which")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would happen, and change nothing")
 	return c
 }
@@ -110,7 +111,7 @@ func dry(dryRun bool) string {
 }
 
 // toDirectory copies documents to a directory.
-func toDirectory(stdout io.Writer, documents []etcd.Stored, dir string, secrets, dryRun bool) error {
+func toDirectory(stdout, stderr io.Writer, documents []etcd.Stored, dir string, secrets, skip, dryRun bool) error {
 	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
 		return failed(fmt.Errorf("%s is not empty: name a directory that is, or does not exist", dir))
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -120,8 +121,12 @@ func toDirectory(stdout io.Writer, documents []etcd.Stored, dir string, secrets,
 	left := 0
 	for _, d := range documents {
 		switch {
+		case d.Config == nil && skip:
+			if err := printProblems(stderr, d.Problems); err != nil {
+				return err
+			}
 		case d.Config == nil:
-			return failed(fmt.Errorf("%s is not valid, and nothing was copied: %s", d.Key, d.Problems[0].Message))
+			return failed(fmt.Errorf("a document is not valid, and nothing was copied: %s: apply it again or delete it, or give --skip-invalid", d.Problems[0]))
 		case d.Key.Kind == config.Secret && !secrets:
 			left++
 		default:

@@ -73,7 +73,7 @@ func getStored(ctx context.Context, stdout, stderr io.Writer, client *etcd.Clien
 			}
 		})
 	}
-	return writeDocuments(stdout, output, docs)
+	return writeDocuments(stdout, stderr, output, docs)
 }
 
 func (s selection) String() string {
@@ -124,13 +124,21 @@ func (o object) json() ([]byte, error) {
 	return config.Marshal(o.Config, config.Author{})
 }
 
-// writeDocuments writes the valid ones of documents: as YAML that apply takes, or as a List in JSON.
-func writeDocuments(stdout io.Writer, output string, docs []etcd.Stored) error {
+// writeDocuments writes the valid ones of documents: as YAML that apply takes, or as a List in JSON. Secrets are left out:
+// without their content, apply would empty them.
+func writeDocuments(stdout, stderr io.Writer, output string, docs []etcd.Stored) error {
 	var valid []*config.Config
+	secrets := 0
 	for _, d := range docs {
-		if d.Config != nil {
-			valid = append(valid, config.WithoutSecret(d.Config))
+		switch {
+		case d.Key.Kind == config.Secret:
+			secrets++
+		case d.Config != nil:
+			valid = append(valid, d.Config)
 		}
+	}
+	if secrets > 0 {
+		_, _ = fmt.Fprintf(stderr, "holdfast-mesh: Secrets are not shown: %d left out; `holdfast-mesh migrate --with-secrets` copies them\n", secrets)
 	}
 	items := []json.RawMessage{}
 	for _, o := range objectsOf(valid) {

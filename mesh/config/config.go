@@ -98,6 +98,9 @@ func CompareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
+// ValidKey reports whether a document may have a namespace and a name.
+func ValidKey(k Key) bool { return isDNSName(k.Name) && (k.Namespace == "" || isDNSLabel(k.Namespace)) }
+
 // String returns a key as people write it: VirtualService default/reviews.
 func (k Key) String() string {
 	if k.Namespace == "" {

@@ -11,7 +11,12 @@ import (
 	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/holdfast-xds/holdfast/internal/redact"
 )
+
+// maxAuthor bounds the name of an Author, in bytes.
+const maxAuthor = 256
 
 // Author is who changed a document last, and when: the last element of metadata.managedFields in a document of
 // Kubernetes.
@@ -177,7 +182,7 @@ func AuthorOf(document []byte) Author {
 		return Author{}
 	}
 	last := o.Metadata.ManagedFields[len(o.Metadata.ManagedFields)-1]
-	return Author{last.Manager, last.Time.Time}
+	return Author{redact.Brief(last.Manager, maxAuthor), last.Time.Time} // anybody may have written it
 }
 
 // Same reports whether two documents say the same, with the same time of creation.

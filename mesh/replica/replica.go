@@ -41,8 +41,9 @@ const (
 	MaxLag = 30 * time.Second
 	// leaseTime is how long the records of a server stay that does not renew its lease any more.
 	leaseTime = 20 * time.Second
-	// requestTimeout is how long one request to the store may take.
-	requestTimeout = 5 * time.Second
+	// requestTimeout is how long one request to the store may take, revokeTimeout how long the records may take to be
+	// withdrawn at the end.
+	requestTimeout, revokeTimeout = 5 * time.Second, time.Second
 	// maxWrites bounds the proxies that are told in one Interval, and maxOps those of one request, of which etcd takes 128
 	// by default.
 	maxWrites = 2000
@@ -162,7 +163,7 @@ func (r *Replica) Run(ctx context.Context) {
 
 // session tells as long as one lease is renewed.
 func (r *Replica) session(ctx context.Context) (err error) {
-	if r.kv, r.prefix, err = r.cfg.Client.Replicas(); err != nil {
+	if r.kv, r.prefix, err = r.cfg.Client.Replicas(ctx); err != nil {
 		return r.cfg.Client.Explain(err)
 	}
 	lease, err := within(ctx, func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
@@ -172,7 +173,7 @@ func (r *Replica) session(ctx context.Context) (err error) {
 		return r.cfg.Client.Explain(err)
 	}
 	defer func() {
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
 		defer cancel()
 		_, _ = r.kv.Revoke(late, lease.ID) // it ends by itself
 	}()
@@ -229,6 +230,9 @@ func (r *Replica) round(ctx context.Context, lease clientv3.LeaseID) error {
 	r.setBehind(r.lag.judge(time.Now(), own, others))
 	return r.tellProxies(ctx, lease, proxies)
 }
+
+// Record returns what this server would tell of itself now.
+func (r *Replica) Record() Record { return r.record(len(r.cfg.Proxies())) }
 
 // record is that of this server now.
 func (r *Replica) record(proxies int) Record {
@@ -310,22 +314,24 @@ func (r *Replica) Servers(ctx context.Context) ([]Record, error) { return Server
 
 // Servers reads the records of all servers of a store, by ID.
 func Servers(ctx context.Context, client *etcd.Client) ([]Record, error) {
-	return readAll[Record](ctx, client, "servers/")
+	all, revision, err := readAll[Record](ctx, client, "servers/")
+	// What no server can have written is no record of one.
+	return slices.DeleteFunc(all, func(r Record) bool { return r.Revision > revision || r.ID == "" || r.Started.IsZero() }), err
 }
 
 // Proxies reads the proxies of all servers of a store, by node and server.
 func Proxies(ctx context.Context, client *etcd.Client) ([]Proxy, error) {
-	all, err := readAll[Proxy](ctx, client, "proxies/")
+	all, _, err := readAll[Proxy](ctx, client, "proxies/")
 	slices.SortStableFunc(all, func(a, b Proxy) int { return cmp.Compare(a.Node, b.Node) })
 	return all, err
 }
 
-// readAll reads all records below a key, in the order of their keys. What cannot be read was written by another version, and
-// is left out.
-func readAll[T any](ctx context.Context, client *etcd.Client, below string) (out []T, err error) {
-	kv, prefix, err := client.Replicas()
+// readAll reads all records below a key, in the order of their keys, and returns the revision of the store, too. What cannot
+// be read was written by another version, and is left out, as is what is under no lease.
+func readAll[T any](ctx context.Context, client *etcd.Client, below string) (out []T, revision int64, err error) {
+	kv, prefix, err := client.Replicas(ctx)
 	if err != nil {
-		return nil, client.Explain(err)
+		return nil, 0, client.Explain(err)
 	}
 	from, end := prefix+below, clientv3.GetPrefixRangeEnd(prefix+below)
 	for {
@@ -333,16 +339,16 @@ func readAll[T any](ctx context.Context, client *etcd.Client, below string) (out
 			return kv.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page))
 		})
 		if err != nil {
-			return nil, client.Explain(err)
+			return nil, 0, client.Explain(err)
 		}
 		for _, record := range resp.Kvs {
 			var one T
-			if json.Unmarshal(record.Value, &one) == nil {
+			if record.Lease != 0 && json.Unmarshal(record.Value, &one) == nil {
 				out = append(out, one)
 			}
 		}
 		if !resp.More || len(resp.Kvs) == 0 {
-			return out, nil
+			return out, resp.Header.GetRevision(), nil
 		}
 		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 	}

@@ -58,6 +58,11 @@ type Options struct {
 	Log    *slog.Logger
 }
 
+// IsSet reports whether anything is set that is of use with Endpoints only.
+func (o Options) IsSet() bool {
+	return o.Prefix != "" && o.Prefix != DefaultPrefix || o.CA != "" || o.Cert != "" || o.Key != "" || o.User != "" || o.PasswordFile != "" || len(o.SecretKeys) > 0
+}
+
 // Client is a connection to a store. Create one with Open.
 type Client struct {
 	options Options
@@ -68,9 +73,11 @@ type Client struct {
 	user    string
 	tls     *tls.Config // nil for plaintext
 	log     *slog.Logger
+	page    paging
 
 	mu     sync.Mutex
 	etcd   *clientv3.Client // nil until it is needed, and after etcd has not accepted the password
+	cancel context.CancelFunc
 	closed bool
 }
 
@@ -109,7 +116,7 @@ func Open(o Options) (*Client, error) {
 }
 
 // connection returns the connection. The first time, with a user, it waits for etcd, so that a server can start without it.
-func (c *Client) connection() (*clientv3.Client, error) {
+func (c *Client) connection(ctx context.Context) (*clientv3.Client, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -123,11 +130,19 @@ func (c *Client) connection() (*clientv3.Client, error) {
 	if conf.Password, err = c.options.password(); err != nil {
 		return nil, err
 	}
+	base, cancel := context.WithCancel(context.Background()) // the client's for as long as it lives
+	conf.Context = base
+	stop := context.AfterFunc(ctx, cancel)
 	client, err := clientv3.New(conf)
+	if !stop() && err == nil {
+		_ = client.Close()
+		err = ctx.Err()
+	}
 	if err != nil {
+		cancel()
 		return nil, err
 	}
-	c.etcd = client
+	c.etcd, c.cancel = client, cancel
 	return client, nil
 }
 
@@ -137,6 +152,7 @@ func (c *Client) reconnect() {
 	defer c.mu.Unlock()
 	if c.etcd != nil {
 		_ = c.etcd.Close() // it only says that it was canceled
+		c.cancel()
 		c.etcd = nil
 	}
 }
@@ -219,8 +235,8 @@ func thisProcess() string {
 
 // Replicas returns a client for what servers tell each other (package replica), and what begins the keys of that. They are
 // not below those of the documents.
-func (c *Client) Replicas() (client *clientv3.Client, prefix string, err error) {
-	client, err = c.connection()
+func (c *Client) Replicas(ctx context.Context) (client *clientv3.Client, prefix string, err error) {
+	client, err = c.connection(ctx)
 	return client, c.prefix + "-replicas/", err
 }
 
@@ -241,7 +257,7 @@ func (c *Client) Explain(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, rpctypes.ErrPermissionDenied):
+	case errors.Is(err, rpctypes.ErrPermissionDenied), strings.Contains(err.Error(), "permission denied"): // a watch has only the text
 		return fmt.Errorf("%w to %s: a role of that user must grant the keys", errDenied, cmp.Or(c.user, "this client"))
 	case errors.Is(err, rpctypes.ErrUserEmpty):
 		return errors.New("etcd wants a user: give --etcd-user and --etcd-password-file, or --etcd-cert and --etcd-key")

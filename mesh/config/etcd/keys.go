@@ -62,5 +62,5 @@ func (c *Client) parse(path string) (config.Key, bool) {
 	if key.Namespace == noNamespace {
 		key.Namespace = ""
 	}
-	return key, true
+	return key, config.ValidKey(key)
 }

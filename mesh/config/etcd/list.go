@@ -5,15 +5,41 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
-// page is how many documents one request asks for: less than etcd's limit of a message even if many are of maxDocument.
-const page = 500
+// maxPage is how many documents one request asks for at most: less than etcd's limit of a message even if many are of
+// maxDocument. A slow connection gets fewer.
+const maxPage = 500
+
+// paging is how many documents one request asks for. Its methods may be called concurrently.
+type paging struct{ smaller atomic.Int64 } // maxPage divided by a power of 2, less this
+
+func (p *paging) size() int64 { return maxPage - p.smaller.Load() }
+
+// learned takes in whether a page came in time.
+func (p *paging) learned(err error) {
+	size := p.size()
+	switch {
+	case err == nil:
+		size = min(2*size, maxPage)
+	case isDeadline(err):
+		size = max(size/2, 1)
+	}
+	p.smaller.Store(maxPage - size)
+}
+
+// isDeadline reports whether a request has not been answered in time.
+func isDeadline(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded
+}
 
 // position is how far a copy has come in the history of a store.
 type position struct {
@@ -24,6 +50,8 @@ type position struct {
 	Revision int64 `json:"revision"`
 	// Held is set in a file whose documents are not all in the store, because it was restored.
 	Held bool `json:"held,omitempty"`
+	// Mark is the last mark of the history.
+	Mark mark `json:"mark,omitzero"`
 }
 
 func positionOf(h *etcdserverpb.ResponseHeader) position {
@@ -32,9 +60,9 @@ func positionOf(h *etcdserverpb.ResponseHeader) position {
 
 // continues returns nil if a store that answers with a position has all of the history up to p, and otherwise why it has not:
 // it was restored from a backup, or is another one.
-func (p position) continues(answer position) error {
+func (p position) continues(answer position, h history) error {
 	switch {
-	case p == position{}:
+	case p.Cluster == 0:
 	case p.Held:
 		return errors.New("documents that it lacked were in use when the last run ended")
 	case answer.Cluster != p.Cluster:
@@ -44,13 +72,15 @@ func (p position) continues(answer position) error {
 	case answer.Term < p.Term:
 		return fmt.Errorf("the term of its election is %d, and was %d", answer.Term, p.Term)
 	}
-	return nil
+	return h.continues(p.Mark)
 }
 
 // listing is what a store has at a position.
 type listing struct {
 	at  position
 	kvs []*mvccpb.KeyValue
+	// history is that of the store before it was read.
+	history history
 }
 
 // list reads everything under a prefix, as it was at one revision.
@@ -71,11 +101,12 @@ func (c *Client) listOnce(ctx context.Context, prefix string) (*listing, error) 
 	l := &listing{}
 	from, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
 	for {
-		options := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend)}
+		options := []clientv3.OpOption{clientv3.WithRange(end), clientv3.WithLimit(c.page.size()), clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend)}
 		if l.at.Revision > 0 {
 			options = append(options, clientv3.WithRev(l.at.Revision))
 		}
 		resp, err := c.get(ctx, from, options...)
+		c.page.learned(err)
 		if err != nil {
 			return nil, err
 		}
@@ -94,20 +125,11 @@ func (c *Client) listOnce(ctx context.Context, prefix string) (*listing, error) 
 func (c *Client) get(ctx context.Context, key string, options ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	client, err := c.connection()
+	client, err := c.connection(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return client.Get(ctx, key, options...)
-}
-
-// where returns where the store is now.
-func (c *Client) where(ctx context.Context) (position, error) {
-	resp, err := c.get(ctx, c.documents()) // no document has this key
-	if err != nil {
-		return position{}, c.Explain(err)
-	}
-	return positionOf(resp.Header), nil
 }
 
 // String names the store, for logs.

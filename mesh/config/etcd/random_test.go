@@ -187,7 +187,7 @@ func (p *played) list() {
 	for _, path := range slices.Sorted(maps.Keys(p.kvs)) {
 		l.kvs = append(l.kvs, p.kvs[path])
 	}
-	restored := p.source.position().continues(p.at) != nil
+	restored := p.source.position().continues(p.at, history{}) != nil
 	if restored {
 		p.held = time.Now().Add(ConfirmAfter)
 	}
@@ -213,7 +213,7 @@ func (p *played) list() {
 
 // restore brings the store back to the backup. The copy reads it at once: the position shows it.
 func (p *played) restore() {
-	if p.saved == nil || p.source.position().continues(p.saved.at) == nil && p.saved.at.Cluster == p.at.Cluster {
+	if p.saved == nil || p.source.position().continues(p.saved.at, history{}) == nil && p.saved.at.Cluster == p.at.Cluster {
 		return // nobody can notice it: no revision went back
 	}
 	p.say("restored to revision %d", p.saved.at.Revision)

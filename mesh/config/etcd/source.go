@@ -243,7 +243,7 @@ func (s *Source) follow(ctx context.Context) error {
 		}
 	}
 	// A context that is canceled ends the watch.
-	client, err := s.client.connection()
+	client, err := s.client.connection(ctx)
 	if err != nil {
 		return s.client.Explain(err)
 	}
@@ -266,17 +266,22 @@ func (s *Source) position() position {
 // readAll reads the store.
 func (s *Source) readAll(ctx context.Context) error {
 	asked := time.Now()
+	before, h, _, err := s.client.where(ctx, position{}, -1)
+	if err != nil {
+		return err
+	}
 	l, err := s.client.list(ctx, s.client.documents())
 	if err != nil {
 		return err
 	}
+	l.at.Mark, l.history = before.Mark, h
 	s.take(l, asked)
 	return nil
 }
 
 // take takes in what the store has, as it was asked at a time.
 func (s *Source) take(l *listing, asked time.Time) {
-	if err := cmp.Or(s.restored, s.position().continues(l.at)); err != nil {
+	if err := cmp.Or(s.restored, s.position().continues(l.at, l.history)); err != nil {
 		s.log.Error("the store was restored from a backup, or is another one: what it lacks stays in use until it is asked again", "err", err, "after", ConfirmAfter)
 		if !s.HasSynced() {
 			s.takeFile()

@@ -93,13 +93,13 @@ func TestAListingAfterACompactionCallsHandlersForWhatDiffers(t *testing.T) {
 	if s.HasSynced() {
 		t.Error("it has synced before it was read")
 	}
-	s.take(&listing{position{Cluster: 1, Term: 2, Revision: 4}, []*mvccpb.KeyValue{a, b}}, time.Now())
+	s.take(&listing{at: position{Cluster: 1, Term: 2, Revision: 4}, kvs: []*mvccpb.KeyValue{a, b}}, time.Now())
 	s.want(t, "add a", "add b")
 	changed := kv(t, s.client, entry("a", "10.0.0.2"), 8)
 	again := kv(t, s.client, entry("d", "10.0.0.1"), 12)
-	s.take(&listing{position{Cluster: 1, Term: 2, Revision: 9}, []*mvccpb.KeyValue{changed, d}}, time.Now())
+	s.take(&listing{at: position{Cluster: 1, Term: 2, Revision: 9}, kvs: []*mvccpb.KeyValue{changed, d}}, time.Now())
 	s.want(t, "change a", "add d", "delete b")
-	s.take(&listing{position{Cluster: 1, Term: 2, Revision: 12}, []*mvccpb.KeyValue{changed, again}}, time.Now())
+	s.take(&listing{at: position{Cluster: 1, Term: 2, Revision: 12}, kvs: []*mvccpb.KeyValue{changed, again}}, time.Now())
 	s.want(t) // the same content with another revision
 	if got := s.Get(config.Key{Kind: config.WorkloadEntry, Namespace: "shop", Name: "d"}); got.ResourceVersion != "12" {
 		t.Errorf("resource version %s", got.ResourceVersion)
@@ -112,7 +112,7 @@ func TestAListingAfterACompactionCallsHandlersForWhatDiffers(t *testing.T) {
 func TestWhatIsNotValidKeepsItsLastValidContent(t *testing.T) {
 	s := newCopied("")
 	a := kv(t, s.client, entry("a", "10.0.0.1"), 3)
-	s.take(&listing{position{Cluster: 1, Term: 2, Revision: 3}, []*mvccpb.KeyValue{a}}, time.Now())
+	s.take(&listing{at: position{Cluster: 1, Term: 2, Revision: 3}, kvs: []*mvccpb.KeyValue{a}}, time.Now())
 	s.want(t, "add a")
 	for i, text := range []string{
 		strings.Replace(string(a.Value), "10.0.0.1", "a_b", 1),
@@ -169,35 +169,35 @@ func TestARestoredStoreTakesNothingAwayUntilItWasAskedAgain(t *testing.T) {
 				file := filepath.Join(t.TempDir(), "documents.log")
 				s := newCopied(file)
 				a, b := kv(t, s.client, entry("a", "10.0.0.1"), 3), kv(t, s.client, entry("b", "10.0.0.1"), 4)
-				s.take(&listing{position{Cluster: 1, Term: 2, Revision: 10}, []*mvccpb.KeyValue{a, b}}, time.Now())
+				s.take(&listing{at: position{Cluster: 1, Term: 2, Revision: 10}, kvs: []*mvccpb.KeyValue{a, b}}, time.Now())
 				s.want(t, "add a", "add b")
 
-				s.take(&listing{restored, []*mvccpb.KeyValue{a}}, time.Now())
+				s.take(&listing{at: restored, kvs: []*mvccpb.KeyValue{a}}, time.Now())
 				s.want(t)
 				if s.State().Held != 1 || len(s.Problems()) != 1 || s.confirmAt.IsZero() {
 					t.Errorf("%+v, problems %v", s.State(), s.Problems())
 				}
 				time.Sleep(time.Minute)
-				s.take(&listing{restored, []*mvccpb.KeyValue{a}}, time.Now()) // after a compaction
+				s.take(&listing{at: restored, kvs: []*mvccpb.KeyValue{a}}, time.Now()) // after a compaction
 				s.want(t)
 
 				again := newCopied(file) // the file is still that of before, so that a restart knows it, too
 				again.load()
-				again.take(&listing{restored, []*mvccpb.KeyValue{a}}, time.Now())
+				again.take(&listing{at: restored, kvs: []*mvccpb.KeyValue{a}}, time.Now())
 				again.want(t, "add a", "add b")
 				if again.State().Held != 1 {
 					t.Errorf("after a restart: %+v", again.State())
 				}
 
 				time.Sleep(ConfirmAfter)
-				s.take(&listing{restored, []*mvccpb.KeyValue{a}}, time.Now())
+				s.take(&listing{at: restored, kvs: []*mvccpb.KeyValue{a}}, time.Now())
 				s.want(t, "delete b")
 				if s.State().Held != 0 || !s.confirmAt.IsZero() {
 					t.Errorf("%+v", s.State())
 				}
 				after := newCopied(file)
 				after.load()
-				after.take(&listing{restored, []*mvccpb.KeyValue{a}}, time.Now())
+				after.take(&listing{at: restored, kvs: []*mvccpb.KeyValue{a}}, time.Now())
 				after.want(t, "add a")
 			})
 		})
@@ -207,8 +207,8 @@ func TestARestoredStoreTakesNothingAwayUntilItWasAskedAgain(t *testing.T) {
 func TestADocumentThatIsHeldMayComeBack(t *testing.T) {
 	s := newCopied("")
 	a, b := kv(t, s.client, entry("a", "10.0.0.1"), 3), kv(t, s.client, entry("b", "10.0.0.1"), 4)
-	s.take(&listing{position{Cluster: 1, Term: 2, Revision: 10}, []*mvccpb.KeyValue{a, b}}, time.Now())
-	s.take(&listing{position{Cluster: 2, Term: 2, Revision: 5}, []*mvccpb.KeyValue{a}}, time.Now())
+	s.take(&listing{at: position{Cluster: 1, Term: 2, Revision: 10}, kvs: []*mvccpb.KeyValue{a, b}}, time.Now())
+	s.take(&listing{at: position{Cluster: 2, Term: 2, Revision: 5}, kvs: []*mvccpb.KeyValue{a}}, time.Now())
 	s.calls = nil
 	s.event(puts(kv(t, s.client, entry("b", "10.0.0.2"), 6)))
 	s.want(t, "change b")
@@ -222,7 +222,7 @@ func TestTheFileIsServedWhileTheStoreIsAway(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "documents.log")
 		s := newCopied(file)
 		a, b := kv(t, s.client, entry("a", "10.0.0.1"), 3), kv(t, s.client, entry("b", "10.0.0.1"), 4)
-		s.take(&listing{position{Cluster: 1, Term: 2, Revision: 10}, []*mvccpb.KeyValue{a, b}}, time.Now())
+		s.take(&listing{at: position{Cluster: 1, Term: 2, Revision: 10}, kvs: []*mvccpb.KeyValue{a, b}}, time.Now())
 		w := &watch{Source: s.Source}
 		check(t, w.response(clientv3.WatchResponse{Events: []*clientv3.Event{puts(kv(t, s.client, entry("c", "10.0.0.1"), 11)), deletes(string(a.Key), 12)}}, true))
 
@@ -242,7 +242,7 @@ func TestTheFileIsServedWhileTheStoreIsAway(t *testing.T) {
 			t.Errorf("%+v, problems %v", again.State(), again.Problems())
 		}
 		again.serveFile(patience)
-		again.take(&listing{position{Cluster: 1, Term: 2, Revision: 20}, []*mvccpb.KeyValue{b}}, time.Now())
+		again.take(&listing{at: position{Cluster: 1, Term: 2, Revision: 20}, kvs: []*mvccpb.KeyValue{b}}, time.Now())
 		again.want(t, "delete c")
 		if again.State().FromFile || len(again.Problems()) != 0 {
 			t.Errorf("%+v, problems %v", again.State(), again.Problems())
@@ -255,10 +255,10 @@ func TestTheFileHasTheLastValidContent(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "documents.log")
 	s := newCopied(file)
 	a := kv(t, s.client, entry("a", "10.0.0.1"), 3)
-	s.take(&listing{position{Cluster: 1, Term: 2, Revision: 10}, []*mvccpb.KeyValue{a}}, time.Now())
+	s.take(&listing{at: position{Cluster: 1, Term: 2, Revision: 10}, kvs: []*mvccpb.KeyValue{a}}, time.Now())
 	again := newCopied(file)
 	again.load()
-	again.take(&listing{position{Cluster: 1, Term: 2, Revision: 12}, []*mvccpb.KeyValue{{Key: a.Key, Value: []byte("{"), ModRevision: 12}}}, time.Now())
+	again.take(&listing{at: position{Cluster: 1, Term: 2, Revision: 12}, kvs: []*mvccpb.KeyValue{{Key: a.Key, Value: []byte("{"), ModRevision: 12}}}, time.Now())
 	again.want(t, "add a")
 	if again.State().Invalid != 1 {
 		t.Errorf("%+v", again.State())
@@ -269,7 +269,7 @@ func TestAFileThatCannotBeWrittenChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newCopied(filepath.Join(t.TempDir(), "missing", "documents.log"))
 		a := kv(t, s.client, entry("a", "10.0.0.1"), 3)
-		s.take(&listing{position{Cluster: 1, Term: 2, Revision: 10}, []*mvccpb.KeyValue{a}}, time.Now())
+		s.take(&listing{at: position{Cluster: 1, Term: 2, Revision: 10}, kvs: []*mvccpb.KeyValue{a}}, time.Now())
 		s.want(t, "add a")
 		w := &watch{Source: s.Source}
 		check(t, w.response(clientv3.WatchResponse{Events: []*clientv3.Event{deletes(string(a.Key), 12)}}, true))
@@ -287,25 +287,25 @@ func TestAFileThatCannotBeWrittenChangesNothing(t *testing.T) {
 func TestAProbeFindsWhatIsWrong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newCopied("")
-		s.take(&listing{position{Cluster: 1, Term: 2, Revision: 10}, nil}, time.Now())
+		s.take(&listing{at: position{Cluster: 1, Term: 2, Revision: 10}, kvs: nil}, time.Now())
 		w := &watch{Source: s.Source}
 		from := s.position()
-		check(t, w.found(answer{from, position{Cluster: 1, Term: 2, Revision: 15}, nil})) // five revisions more than were delivered
+		check(t, w.found(answer{from: from, at: position{Cluster: 1, Term: 2, Revision: 15}, err: nil})) // five revisions more than were delivered
 		time.Sleep(stalled / 2)
-		check(t, w.found(answer{from, position{Cluster: 1, Term: 2, Revision: 15}, nil}))
+		check(t, w.found(answer{from: from, at: position{Cluster: 1, Term: 2, Revision: 15}, err: nil}))
 		time.Sleep(stalled)
-		if err := w.found(answer{from, position{Cluster: 1, Term: 2, Revision: 18}, nil}); !errors.Is(err, errStalled) {
+		if err := w.found(answer{from: from, at: position{Cluster: 1, Term: 2, Revision: 18}, err: nil}); !errors.Is(err, errStalled) {
 			t.Errorf("a watch that delivers nothing: %v", err)
 		}
 		s.at.Revision = 15
-		check(t, w.found(answer{from, position{Cluster: 1, Term: 3, Revision: 15}, nil}))
+		check(t, w.found(answer{from: from, at: position{Cluster: 1, Term: 3, Revision: 15}, err: nil}))
 		time.Sleep(2 * stalled)
-		check(t, w.found(answer{from, position{Cluster: 1, Term: 3, Revision: 15}, nil}))
-		check(t, w.found(answer{from, position{}, errors.New("away")}))
+		check(t, w.found(answer{from: from, at: position{Cluster: 1, Term: 3, Revision: 15}, err: nil}))
+		check(t, w.found(answer{from: from, at: position{}, err: errors.New("away")}))
 		if s.State().Away == nil || w.stale {
 			t.Errorf("%+v", s.State())
 		}
-		check(t, w.found(answer{s.position(), position{Cluster: 1, Term: 3, Revision: 14}, nil}))
+		check(t, w.found(answer{from: s.position(), at: position{Cluster: 1, Term: 3, Revision: 14}, err: nil}))
 		if !w.stale || s.restored == nil || s.State().Away != nil {
 			t.Errorf("a store whose revision went back is not noticed: %+v", s.State())
 		}

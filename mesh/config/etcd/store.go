@@ -111,7 +111,7 @@ func (c *Client) put(ctx context.Context, doc *config.Config, now time.Time, rev
 
 // txn makes a change if conditions hold, and does something else otherwise.
 func (c *Client) txn(ctx context.Context, conditions []clientv3.Cmp, then clientv3.Op, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
-	client, err := c.connection()
+	client, err := c.connection(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -123,6 +123,12 @@ func (c *Client) txn(ctx context.Context, conditions []clientv3.Cmp, then client
 // at is the condition that a key has a revision; 0 if there is none.
 func at(path string, revision int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(path), "=", revision)
+}
+
+// Check returns why a document would not be written; nil if it would.
+func (c *Client) Check(doc *config.Config) error {
+	_, err := c.valid(doc, time.Now())
+	return err
 }
 
 // valid returns the value of a document that every server will read as it is; *config.InvalidError if there is none.
@@ -288,11 +294,15 @@ func (c *Client) Watch(ctx context.Context, kind config.Kind, namespace string, 
 	if kind != "" {
 		prefix = c.pathOf(kind, namespace)
 	}
-	client, err := c.connection()
+	at, err := c.get(ctx, prefix) // says why etcd does not answer, which a watch waits for
 	if err != nil {
 		return c.Explain(err)
 	}
-	for resp := range client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithFragment()) {
+	client, err := c.connection(ctx)
+	if err != nil {
+		return c.Explain(err)
+	}
+	for resp := range client.Watch(clientv3.WithRequireLeader(ctx), prefix, clientv3.WithPrefix(), clientv3.WithFragment(), clientv3.WithRev(at.Header.Revision+1)) {
 		if err := resp.Err(); err != nil {
 			return c.Explain(err)
 		}

@@ -33,7 +33,7 @@ func (c *Client) decode(path string, value []byte, revision int64) (config.Key, 
 	}
 	key, ok := c.parse(path)
 	if !ok {
-		return key, nil, []config.Problem{{File: path, Severity: config.SeverityWarning, Message: "it is not the key of a document, and not read: want " + c.documents() + "RESOURCE/NAMESPACE/NAME"}}
+		return key, nil, []config.Problem{{File: printable(path), Severity: config.SeverityWarning, Message: "it is not the key of a document, and not read: want " + c.documents() + "RESOURCE/NAMESPACE/NAME"}}
 	}
 	if len(value) > maxDocument {
 		return key, nil, problem(key, "it has %d bytes: a document has %d at most", len(value), maxDocument)
@@ -74,4 +74,12 @@ func (c *Client) decode(path string, value []byte, revision int64) (config.Key, 
 // decodeKV is decode for what etcd returns.
 func (c *Client) decodeKV(kv *mvccpb.KeyValue) (config.Key, *config.Config, []config.Problem) {
 	return c.decode(string(kv.Key), kv.Value, kv.ModRevision)
+}
+
+// printable returns a key of no document for messages: anything may stand in it.
+func printable(path string) string {
+	if quoted := strconv.Quote(path); quoted != `"`+path+`"` {
+		return quoted
+	}
+	return path
 }

@@ -25,6 +25,7 @@ type watch struct {
 	// probed has the answers to probes, probing is set while one is under way.
 	probed  chan answer
 	probing bool
+	written int64 // the revision of the key of the history that the last probe has found; -1 for none yet
 	// behind is since when the copy is behind target, a revision that the store has had; the zero time if it is not.
 	behind time.Time
 	target int64
@@ -33,12 +34,14 @@ type watch struct {
 // answer is what a probe has found. from is the position of the copy when it began.
 type answer struct {
 	from, at position
+	history  history
+	written  int64
 	err      error
 }
 
 // run returns nil if everything must be read again.
 func (w *watch) run() error {
-	w.probed = make(chan answer, 1)
+	w.probed, w.written = make(chan answer, 1), -1
 	probe := time.NewTicker(probeInterval)
 	defer probe.Stop()
 	confirm := time.NewTimer(0)
@@ -102,15 +105,15 @@ func (w *watch) probe() {
 		return
 	}
 	w.probing = true
-	from := w.position()
+	from, written := w.position(), w.written
 	go func() {
-		at, err := w.client.where(w.ctx)
+		at, h, now, err := w.client.where(w.ctx, from, written)
 		if err == nil {
 			ctx, cancel := context.WithTimeout(w.ctx, requestTimeout)
 			defer cancel()
 			_ = w.etcd.RequestProgress(ctx) // a watch that does not say how far it is will be found to be stalled
 		}
-		w.probed <- answer{from, at, err}
+		w.probed <- answer{from, at, h, now, err}
 	}()
 }
 
@@ -120,12 +123,16 @@ func (w *watch) found(a answer) error {
 	if a.err != nil {
 		return nil // the watch goes on as soon as it can
 	}
-	if err := a.from.continues(a.at); err != nil {
+	w.written = a.written
+	if err := a.from.continues(a.at, a.history); err != nil {
 		w.restored, w.stale = err, true
 		return nil
 	}
 	w.mu.Lock()
 	w.at.Term = a.at.Term
+	if !a.history.unknown {
+		w.at.Mark = a.at.Mark
+	}
 	has := w.at.Revision
 	w.mu.Unlock()
 	switch {

@@ -62,5 +62,8 @@ func (c *Client) parse(path string) (config.Key, bool) {
 	if key.Namespace == noNamespace {
 		key.Namespace = ""
 	}
-	return key, config.ValidKey(key)
+	if !config.ValidKey(key) {
+		return config.Key{}, false
+	}
+	return key, true
 }

@@ -112,13 +112,38 @@ func TestNothingIsWrittenUnlessEverythingIsValid(t *testing.T) {
 	}
 	c.says(1, bomb, "apply -f -", "standard input")
 	large := strings.Replace(twoEntries, "metadata: {name: a,", "metadata: {annotations: {a: "+strings.Repeat("x", 5<<20)+"}, name: a,", 1)
-	c.says(1, large, "apply -f -", "divide it", "WorkloadEntry shop/b created")
+	c.says(1, large, "apply -f -", "divide it")
+	c.says(1, large, "apply --dry-run -f -", "divide it")
+	c.says(1, twoEntries+"---\napiVersion: v1\nkind: Secret\nmetadata: {name: a, namespace: shop}\nstringData: {a: b}\n", "apply -f -", "--secret-key-file")
+	c.says(1, twoEntries, "apply -f - -f "+c.file("same.yaml", twoEntries), "leave one out")
 	c.says(1, "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a, namespace: shop}\n"+
 		`spec: {hosts: [a.test], http: [{match: [{uri: {regex: "((a{30}){30}){30}"}}], route: [{destination: {host: a.test}}]}]}`, "apply -f -", "RE2")
 	c.says(1, strings.Repeat("# a comment\n", 2<<20), "apply -f -", "standard input")
 	all, err := c.open(etcd.Options{}).List(t.Context(), "", "")
-	if err != nil || len(all.Documents) != 1 {
+	if err != nil || len(all.Documents) != 0 {
 		t.Errorf("%d documents, %v", len(all.Documents), err)
+	}
+}
+
+// What is shown can be applied again: a Secret without its content would empty the one that is stored.
+func TestWhatIsShownHasNoSecrets(t *testing.T) {
+	t.Parallel()
+	c := command{store: newStore(t)}
+	key := " --secret-key-file " + c.file("key", strings.Repeat("k", 32))
+	c.says(0, "apiVersion: v1\nkind: Secret\nmetadata: {name: a, namespace: shop}\nstringData: {a: PRIVATE}\n", "apply -f -"+key)
+	for _, output := range []string{"yaml", "json"} {
+		shown := c.says(0, "", "get -o "+output+key, "1 left out")
+		if strings.Contains(shown, "Secret") {
+			t.Errorf("it shows %s", shown)
+		}
+	}
+	c.says(0, "", "get"+key, "Secret", "yes")
+	c.put("/holdfast/services/shop/bad", "{")
+	c.says(1, "", "migrate --to "+filepath.Join(c.Dir, "to")+key, "/holdfast/services/shop/bad", "--skip-invalid")
+	c.says(0, "", "migrate --skip-invalid --to "+filepath.Join(c.Dir, "to")+key, "0 documents copied")
+	c.put("/holdfast/services/shop/a\x1b[31mRED\nFAKE", "{}")
+	if _, out, errs := c.run("", "get"); strings.Contains(out+errs, "\x1b") || strings.Contains(out, "FAKE") {
+		t.Errorf("it prints what somebody wrote:\n%q", out+errs)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/etcd"
+	replicas "github.com/holdfast-xds/holdfast/mesh/replica"
 	"github.com/holdfast-xds/holdfast/test/peers/rig"
 	"github.com/holdfast-xds/holdfast/test/testbed"
 )
@@ -281,4 +282,50 @@ func TestAServerThatIsBehindTheOthersSendsItsProxiesToThem(t *testing.T) {
 	f.Check(err)
 	f.Check(testbed.Eventually(time.Minute, late.ready))
 	stop()
+}
+
+// What no server can have written, and what is under no lease, is no server of which another one could be behind.
+func TestARecordOfNobodyHarmsNoServer(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	one := f.server("one", "--etcd", f.url())
+	f.Eventually(func() error {
+		if all := one.fleetOf(); len(all.Replicas) != 1 {
+			return fmt.Errorf("%+v", all)
+		}
+		return nil
+	})
+	own := one.fleetOf().Replicas[0]
+	rogue := own
+	rogue.ID, rogue.Revision = "rogue", own.Revision+1000000
+	text, err := json.Marshal(rogue)
+	f.Check(err)
+	f.put("/holdfast-replicas/servers/rogue", string(text))
+	lease, err := f.raw.Grant(t.Context(), 300)
+	f.Check(err)
+	_, err = f.raw.Put(t.Context(), "/holdfast-replicas/servers/rogue-2", string(text), clientv3.WithLease(lease.ID))
+	f.Check(err)
+	if all := one.fleetOf(); len(all.Replicas) != 1 || all.Problem != "" {
+		t.Errorf("%+v", all)
+	}
+	time.Sleep(replicas.MaxLag + 2*replicas.Interval) // in which it would end its streams
+	f.Check(one.ready())
+}
+
+func TestAStateDirectoryIsForOneServer(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	one := f.server("one", "--etcd", f.url(), "--state-dir", f.Path("state"))
+	out, err := exec.Command(meshBinary(t), "serve", "--etcd", f.url(), "--state-dir", f.Path("state"), "--listen", f.FreeAddr(), "--admin", "").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "another holdfast-mesh uses") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	f.kill(one)
+	one.start()
+}
+
+// kill ends a server without notice.
+func (f *fleet) kill(s *server) {
+	f.Helper()
+	s.process.Kill()
 }

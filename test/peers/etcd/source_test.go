@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/etcd"
+	"github.com/holdfast-xds/holdfast/test/testbed"
 )
 
 func TestWritesAreOptimisticAndSayWhoWasFaster(t *testing.T) {
@@ -358,4 +359,54 @@ func TestAListIsOfOneKindAndNamespace(t *testing.T) {
 			t.Error("they are not in order")
 		}
 	}
+}
+
+// A backup that is restored while nobody looks, and that then gets more changes than the server has seen, is noticed too.
+func TestAReplacedHistoryIsNoticedThoughItsRevisionIsHigher(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	direct := s.open(etcd.Options{})
+	write(t, direct, entry(t, "old", "10.0.0.1"))
+	l := newLine(s.Rig, s.addr)
+	source := follow(s.Rig, s.open(etcd.Options{Endpoints: []string{"http://" + l.addr}}), "")
+	source.synced()
+	s.Eventually(func() error { // until it remembers where the history is
+		resp, err := s.raw.Get(t.Context(), "/holdfast-replicas/history")
+		if err == nil && len(resp.Kvs) == 0 {
+			err = errors.New("no history")
+		}
+		return err
+	})
+	s.stop()
+	s.copyData("data", "backup")
+	s.start("data")
+	write(t, direct, entry(t, "new", "10.0.0.1"))
+	source.has("new", "10.0.0.1")
+	resp, err := s.raw.Get(t.Context(), "/holdfast-replicas/history")
+	s.Check(err)
+	s.Check(testbed.Eventually(time.Minute, func() error { // the history goes on, and it knows
+		now, err := s.raw.Get(t.Context(), "/holdfast-replicas/history")
+		if err == nil && now.Kvs[0].ModRevision < resp.Kvs[0].ModRevision+2 {
+			err = errors.New("the history does not go on")
+		}
+		return err
+	}))
+	time.Sleep(6 * time.Second) // a probe that sees it; nothing says so
+	l.partition()
+	s.stop()
+	s.start("backup")
+	for n := range 50 {
+		s.Check(s.open(etcd.Options{}).Import(t.Context(), entry(t, "other", fmt.Sprintf("10.0.1.%d", n))))
+	}
+	source.since()
+	l.reset()
+	l.repair()
+	source.has("other", "10.0.1.49")
+	s.Eventually(func() error {
+		if state := source.State(); state.Held != 1 {
+			return fmt.Errorf("%+v", state)
+		}
+		return nil
+	})
+	source.nothingWasTaken()
 }

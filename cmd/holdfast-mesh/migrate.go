@@ -120,10 +120,10 @@ func toDirectory(stdout io.Writer, documents []etcd.Stored, dir string, secrets,
 	left := 0
 	for _, d := range documents {
 		switch {
+		case d.Key.Kind == config.Secret && !secrets:
+			left++ // also without the key
 		case d.Config == nil:
 			return failed(fmt.Errorf("%s is not valid, and nothing was copied: %s", d.Key, d.Problems[0].Message))
-		case d.Key.Kind == config.Secret && !secrets:
-			left++
 		default:
 			copied = append(copied, d.Config)
 		}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -187,6 +188,18 @@ func (e *Environment) diff(w http.ResponseWriter, r *http.Request) {
 func respond(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(v) // the client went away
+}
+
+// countReady registers whether proxies are served, for alerts.
+func (e *Environment) countReady() {
+	e.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "holdfast_mesh_ready", Help: "1 if /ready says that proxies are served, otherwise 0.",
+	}, func() float64 {
+		if e.ready() != nil {
+			return 0
+		}
+		return 1
+	}))
 }
 
 // ready returns nil once proxies are served, and otherwise why they are not.

@@ -168,6 +168,7 @@ func New(cfg Config) (*Environment, error) {
 		return nil, err
 	}
 	e.assemble()
+	e.countReady()
 	if err := e.loadState(); err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -40,13 +42,14 @@ func (a *ADS) Fetch(ctx context.Context, node *corev3.Node, typeURL string, acce
 		return fmt.Errorf("opening the ADS stream: %w", err)
 	}
 	request := &discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: typeURL, ResourceNamesSubscribe: []string{xds.Wildcard}}
-	if err := stream.Send(request); err != nil {
+	if err := stream.Send(request); err != nil && !errors.Is(err, io.EOF) { // a stream that has ended already: Recv says why
 		return fmt.Errorf("sending: %w", err)
 	}
 	for {
 		resp, err := stream.Recv()
 		switch {
-		case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		case errors.Is(err, io.EOF), status.Code(err) == codes.DeadlineExceeded:
+			// The deadline ends the stream on both sides: the server may be first, and is free to end it without an error.
 			return fmt.Errorf("no response for %s: does the control plane serve it?", xds.Short(typeURL))
 		case err != nil:
 			return fmt.Errorf("receiving: %w", err)

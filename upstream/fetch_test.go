@@ -6,14 +6,15 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -28,18 +29,17 @@ func (s deltaServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDisco
 	return s.serve(stream)
 }
 
-// fetching returns a client of an ADS server on loopback.
+// fetching returns a client of an ADS server that it is connected to by a pipe.
 func fetching(t *testing.T, serve func(discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error) *ADS {
 	t.Helper()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lis := bufconn.Listen(1 << 20)
 	s := grpc.NewServer()
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, deltaServer{serve: serve})
 	go func() { _ = s.Serve(lis) }()
 	t.Cleanup(s.Stop)
-	a, err := NewADS(Config{Addr: lis.Addr().String(), Security: dial.Security{Plaintext: true}})
+	a, err := NewADS(Config{Addr: "192.0.2.1:1", Security: dial.Security{Plaintext: true}, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return lis.DialContext(ctx)
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,25 +95,40 @@ func TestFetchRequestsATypeOnceAndAnswers(t *testing.T) {
 }
 
 func TestFetchSaysWhyNothingCame(t *testing.T) {
+	type adsStream = discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
+	const silent = "no response for envoy.config.bootstrap.v3.Bootstrap: does the control plane serve it?"
 	accept := func(context.Context, []*discoveryv3.Resource) (nack, err error) { t.Error("accepted"); return nil, nil }
 	for name, tc := range map[string]struct {
-		serve func(discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error
+		serve func(adsStream) error
 		want  string
 	}{
-		"a control plane that does not know the type": {func(s discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+		"a control plane that does not know the type": {func(s adsStream) error {
+			<-s.Context().Done()
+			return s.Context().Err()
+		}, silent},
+		"a control plane that ends the stream when the time is up": {func(s adsStream) error {
 			<-s.Context().Done()
 			return nil
-		}, "no response for envoy.config.bootstrap.v3.Bootstrap: does the control plane serve it?"},
-		"a control plane that rejects the client": {func(discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-			return status.Error(codes.PermissionDenied, "not you")
-		}, "not you"},
+		}, silent},
+		"a control plane that ends the stream instead of a response": {func(s adsStream) error {
+			_, err := s.Recv()
+			return err
+		}, silent},
+		"a control plane whose own time is up":    {func(adsStream) error { return status.Error(codes.DeadlineExceeded, "too slow") }, silent},
+		"a control plane that rejects the client": {func(adsStream) error { return status.Error(codes.PermissionDenied, "not you") }, "not you"},
+		"a control plane that rejects the request": {func(s adsStream) error {
+			_, _ = s.Recv()
+			return status.Error(codes.InvalidArgument, "not that")
+		}, "not that"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-			defer cancel()
-			if err := fetching(t, tc.serve).Fetch(ctx, &corev3.Node{}, xds.BootstrapType, accept); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("%v, want %s", err, tc.want)
-			}
+			bubble.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
+				defer cancel()
+				if err := fetching(t, tc.serve).Fetch(ctx, &corev3.Node{}, xds.BootstrapType, accept); err == nil || !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("%v, want %s", err, tc.want)
+				}
+			})
 		})
 	}
 }

@@ -93,7 +93,7 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w (see `%s --help`)", err, cmd.CommandPath())
 	})
-	root.AddCommand(newServe(stderr), newValidate(stdout), newProxies(stdout), newReplicas(stdout), newGet(stdout), newExplain(stdout), newDiff(stdout), newApply(stdout), newDelete(stdout), newEdit(stdout), newWatch(stdout), newMigrate(stdout), &cobra.Command{
+	root.AddCommand(newServe(stderr), newValidate(stdout), newProxies(stdout), newReplicas(stdout), newGet(stdout), newExplain(stdout), newDiff(stdout), newApply(stdout), newDelete(stdout), newEdit(stdout), newWatch(stdout), newMigrate(stdout), newReencrypt(stdout), &cobra.Command{
 		Use: "version", Short: "show the version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			_, err := fmt.Fprintf(stdout, "holdfast-mesh %s\n", version)

@@ -121,14 +121,14 @@ func toDirectory(stdout, stderr io.Writer, documents []etcd.Stored, dir string, 
 	left := 0
 	for _, d := range documents {
 		switch {
+		case d.Key.Kind == config.Secret && !secrets:
+			left++ // also without the key
 		case d.Config == nil && skip:
 			if err := printProblems(stderr, d.Problems); err != nil {
 				return err
 			}
 		case d.Config == nil:
 			return failed(fmt.Errorf("a document is not valid, and nothing was copied: %s: apply it again or delete it, or give --skip-invalid", d.Problems[0]))
-		case d.Key.Kind == config.Secret && !secrets:
-			left++
 		default:
 			copied = append(copied, d.Config)
 		}

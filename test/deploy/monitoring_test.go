@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
@@ -20,14 +22,29 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/prometheustest"
 )
 
-var update = flag.Bool("update", false, "write deploy/monitoring/prometheusrule.yaml anew")
+var update = flag.Bool("update", false, "write the rules for the Operator in deploy/monitoring anew")
 
-const (
-	rulesFile     = "monitoring/rules.yaml"
-	dashboardFile = "monitoring/dashboard.json"
-)
+const dashboardFile = "monitoring/dashboard.json"
 
-// alert is a rule of rules.yaml.
+// ruleSet is a file of rules of deploy/monitoring, and what belongs to it.
+type ruleSet struct {
+	name string // of the objects for the Operator
+	file string // its rules, below deploy
+	rule string // the same for the Operator
+	// page has a paragraph for each alert, metrics a table of those that the rules may be about, those that match others
+	// excepted.
+	page, metrics string
+	others        *regexp.Regexp
+	cases         []alertCase
+}
+
+var ruleSets = []ruleSet{
+	{"holdfast", "monitoring/rules.yaml", "monitoring/prometheusrule.yaml", "troubleshooting.md", "metrics.md", regexp.MustCompile(`^(up|process_start_time_seconds)$`), alertCases},
+	// That etcd has the metrics of its name, test/peers/etcd shows.
+	{"holdfast-mesh", "monitoring/mesh-rules.yaml", "monitoring/mesh-prometheusrule.yaml", "mesh-production.md", "mesh.md", regexp.MustCompile(`^etcd_`), meshAlertCases},
+}
+
+// alert is a rule.
 type alert struct {
 	Alert       string            `json:"alert"`
 	Expr        string            `json:"expr"`
@@ -36,8 +53,8 @@ type alert struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// alerts returns the rules of rules.yaml by their names.
-func alerts(t *testing.T) map[string]alert {
+// alerts returns the rules of a file by their names.
+func (set ruleSet) alerts(t *testing.T) map[string]alert {
 	t.Helper()
 	var file struct {
 		Groups []struct {
@@ -45,7 +62,7 @@ func alerts(t *testing.T) map[string]alert {
 			Rules []alert `json:"rules"`
 		} `json:"groups"`
 	}
-	if err := yaml.UnmarshalStrict(tree(t)[rulesFile], &file); err != nil {
+	if err := yaml.UnmarshalStrict(tree(t)[set.file], &file); err != nil {
 		t.Fatal(err)
 	}
 	rules := make(map[string]alert)
@@ -60,15 +77,15 @@ func alerts(t *testing.T) map[string]alert {
 	return rules
 }
 
-// metrics returns the names of docs/metrics.md, and the series of histograms.
-func metrics(t *testing.T) map[string]bool {
+// metrics returns the names of a page's tables, and the series of histograms.
+func metrics(t *testing.T, page string) map[string]bool {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root(t), "docs", "metrics.md"))
+	text, err := os.ReadFile(filepath.Join(root(t), "docs", page))
 	if err != nil {
 		t.Fatal(err)
 	}
 	known := make(map[string]bool)
-	for _, row := range regexp.MustCompile("(?m)^\\| `(holdfast_[a-z0-9_]+)` \\| ([a-z]+) \\|").FindAllStringSubmatch(string(text), -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `((?:holdfast|pilot)_[a-z0-9_]+)` \\| ([a-z]+) \\|").FindAllStringSubmatch(string(text), -1) {
 		if row[2] != "histogram" {
 			known[row[1]] = true
 			continue
@@ -80,38 +97,39 @@ func metrics(t *testing.T) map[string]bool {
 	return known
 }
 
-var metricName = regexp.MustCompile(`\bholdfast_[a-z0-9_]+`)
+var metricName = regexp.MustCompile(`\b(?:holdfast|pilot|etcd)_[a-z0-9_]+`)
 
-// prometheusrule.yaml has the rules of rules.yaml for the Prometheus Operator.
+// The Operator gets the same rules.
 func TestMonitoringHasTheSameRulesForTheOperator(t *testing.T) {
-	const file = "monitoring/prometheusrule.yaml"
-	var b strings.Builder
-	b.WriteString(`# The rules of rules.yaml for the Prometheus Operator, whose Prometheus must select this object
-# (ruleSelector). Made from rules.yaml by: go test ./test/deploy -run Monitoring -update
+	for _, set := range ruleSets {
+		var b strings.Builder
+		fmt.Fprintf(&b, `# The rules of %s for the Prometheus Operator, whose Prometheus must select this object
+# (ruleSelector). Made from %[1]s by: go test ./test/deploy -run Monitoring -update
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:
-  name: holdfast
+  name: %[2]s
   labels:
-    app.kubernetes.io/name: holdfast
+    app.kubernetes.io/name: %[2]s
 spec:
-`)
-	for line := range strings.Lines(string(tree(t)[rulesFile])) {
-		switch {
-		case strings.HasPrefix(line, "#"):
-		case strings.TrimSpace(line) == "":
-			b.WriteString(line)
-		default:
-			b.WriteString("  " + line)
+`, filepath.Base(set.file), set.name)
+		for line := range strings.Lines(string(tree(t)[set.file])) {
+			switch {
+			case strings.HasPrefix(line, "#"):
+			case strings.TrimSpace(line) == "":
+				b.WriteString(line)
+			default:
+				b.WriteString("  " + line)
+			}
 		}
-	}
-	if *update {
-		if err := os.WriteFile(filepath.Join(root(t), "deploy", filepath.FromSlash(file)), []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
+		if *update {
+			if err := os.WriteFile(filepath.Join(root(t), "deploy", filepath.FromSlash(set.rule)), []byte(b.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	if got := string(tree(t)[file]); got != b.String() {
-		t.Errorf("deploy/%s is not made of deploy/%s: run `go test . -run Monitoring -update` in test/deploy", file, rulesFile)
+		if got := string(tree(t)[set.rule]); got != b.String() {
+			t.Errorf("deploy/%s is not made of deploy/%s: run `go test . -run Monitoring -update` in test/deploy", set.rule, set.file)
+		}
 	}
 }
 
@@ -133,26 +151,33 @@ func TestMonitoringSelectsThePodsOfDeploy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var monitor *monitoringv1.PodMonitor
-	rules := 0
+	monitors := make(map[string]*monitoringv1.PodMonitor)
+	rules := make(map[string]int)
 	d := deployment{"monitoring", decode(t, "monitoring", text)}
 	for _, object := range d.objects {
 		switch o := object.(type) {
 		case *monitoringv1.PodMonitor:
-			monitor = o
+			monitors[o.Name] = o
 		case *monitoringv1.PrometheusRule:
 			for _, g := range o.Spec.Groups {
-				rules += len(g.Rules)
+				rules[o.Name] += len(g.Rules)
 			}
 		}
 	}
-	if want := len(alerts(t)); rules != want {
-		t.Errorf("the PrometheusRule has %d rules, and rules.yaml %d", rules, want)
+	for _, set := range ruleSets {
+		if want := len(set.alerts(t)); rules[set.name] != want {
+			t.Errorf("the PrometheusRule %s has %d rules, and %s %d", set.name, rules[set.name], set.file, want)
+		}
+		if m := monitors[set.name]; m == nil || len(m.Spec.PodMetricsEndpoints) != 1 {
+			t.Fatalf("the PodMonitor %s is %v", set.name, m)
+		}
 	}
+	selectsTheMesh(t, monitors["holdfast-mesh"])
+	monitor := monitors["holdfast"]
 	if !json.Valid([]byte(d.config(t, "holdfast-dashboard")["holdfast.json"])) {
 		t.Error("the ConfigMap holdfast-dashboard has no holdfast.json")
 	}
-	if monitor == nil || len(monitor.Spec.PodMetricsEndpoints) != 1 || len(monitor.Spec.Selector.MatchExpressions) != 1 {
+	if len(monitor.Spec.Selector.MatchExpressions) != 1 {
 		t.Fatalf("the PodMonitor is %v", monitor)
 	}
 	port, label := monitor.Spec.PodMetricsEndpoints[0].Port, monitor.Spec.Selector.MatchExpressions[0].Key
@@ -175,43 +200,68 @@ func TestMonitoringSelectsThePodsOfDeploy(t *testing.T) {
 	}
 }
 
-// Each alert uses metrics that there are, says how bad it is, and has a paragraph of
-// docs/troubleshooting.md that its runbook_url leads to.
-func TestMonitoringAlertsHaveARunbook(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root(t), "docs", "troubleshooting.md"))
+// selectsTheMesh fails the test unless a PodMonitor selects the pods of the Deployment in docs/mesh-production.md.
+func selectsTheMesh(t *testing.T, monitor *monitoringv1.PodMonitor) {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join(root(t), "docs", "mesh-production.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	paragraphs := make(map[string]string) // by the name of the alert
-	for _, part := range strings.Split(string(text), "\n### ")[1:] {
-		name, paragraph, _ := strings.Cut(part, "\n")
-		paragraph, _, _ = strings.Cut(paragraph, "\n## ")
-		if strings.HasPrefix(name, "Holdfast") {
-			paragraphs[name] = strings.TrimSpace(paragraph)
+	_, text, _ := strings.Cut(string(page), "```yaml\n")
+	text, _, _ = strings.Cut(text, "```")
+	var d appsv1.Deployment
+	if err := yaml.UnmarshalStrict([]byte(text), &d); err != nil {
+		t.Fatal(err)
+	}
+	pod := d.Spec.Template
+	for name, value := range monitor.Spec.Selector.MatchLabels {
+		if pod.Labels[name] != value {
+			t.Errorf("the PodMonitor selects %s=%s, and the pods of docs/mesh-production.md have %v", name, value, pod.Labels)
 		}
 	}
-	known := metrics(t)
-	rules := alerts(t)
-	for name, r := range rules {
-		for _, metric := range metricName.FindAllString(r.Expr, -1) {
-			if !known[metric] {
-				t.Errorf("%s: docs/metrics.md does not know %s", name, metric)
+	if !slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == *monitor.Spec.PodMetricsEndpoints[0].Port }) {
+		t.Errorf("the pods of docs/mesh-production.md have no port %q", *monitor.Spec.PodMetricsEndpoints[0].Port)
+	}
+}
+
+// Each alert uses metrics that there are, says how bad it is, and has a paragraph of a page that its runbook_url leads to.
+func TestMonitoringAlertsHaveARunbook(t *testing.T) {
+	for _, set := range ruleSets {
+		text, err := os.ReadFile(filepath.Join(root(t), "docs", set.page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		paragraphs := make(map[string]string) // by the name of the alert
+		for _, part := range strings.Split(string(text), "\n### ")[1:] {
+			name, paragraph, _ := strings.Cut(part, "\n")
+			paragraph, _, _ = strings.Cut(paragraph, "\n## ")
+			if strings.HasPrefix(name, "Holdfast") {
+				paragraphs[name] = strings.TrimSpace(paragraph)
 			}
 		}
-		if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) {
-			t.Errorf("%s: severity %q", name, r.Labels["severity"])
+		known := metrics(t, set.metrics)
+		rules := set.alerts(t)
+		for name, r := range rules {
+			for _, metric := range metricName.FindAllString(r.Expr, -1) {
+				if !known[metric] && !set.others.MatchString(metric) {
+					t.Errorf("%s: docs/%s does not know %s", name, set.metrics, metric)
+				}
+			}
+			if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) {
+				t.Errorf("%s: severity %q", name, r.Labels["severity"])
+			}
+			if len(paragraphs[name]) < 100 {
+				t.Errorf("%s: docs/%s has no paragraph with its name as a heading (###): %q", name, set.page, paragraphs[name])
+			}
+			page := "https://github.com/holdfast-xds/holdfast/blob/main/docs/" + set.page + "#"
+			if want := page + strings.ToLower(name); r.Annotations["runbook_url"] != want {
+				t.Errorf("%s: runbook_url is %s, want %s", name, r.Annotations["runbook_url"], want)
+			}
 		}
-		if len(paragraphs[name]) < 100 {
-			t.Errorf("%s: docs/troubleshooting.md has no paragraph with its name as a heading (###): %q", name, paragraphs[name])
-		}
-		const page = "https://github.com/holdfast-xds/holdfast/blob/main/docs/troubleshooting.md#"
-		if want := page + strings.ToLower(name); r.Annotations["runbook_url"] != want {
-			t.Errorf("%s: runbook_url is %s, want %s", name, r.Annotations["runbook_url"], want)
-		}
-	}
-	for name := range paragraphs {
-		if _, ok := rules[name]; !ok {
-			t.Errorf("docs/troubleshooting.md has a paragraph for %s, which is no alert", name)
+		for name := range paragraphs {
+			if _, ok := rules[name]; !ok {
+				t.Errorf("docs/%s has a paragraph for %s, which is no alert", set.page, name)
+			}
 		}
 	}
 }
@@ -254,7 +304,7 @@ func TestMonitoringDashboardShowsEveryMetric(t *testing.T) {
 	for _, v := range d.Templating.List {
 		variables = append(variables, v.Name)
 	}
-	known, shown := metrics(t), make(map[string]bool)
+	known, shown := metrics(t, "metrics.md"), make(map[string]bool)
 	ids := make(map[int]string)
 	taken := make(map[[2]int]string) // squares of the grid
 	for _, p := range d.Panels {
@@ -314,11 +364,19 @@ func TestMonitoringDashboardShowsEveryMetric(t *testing.T) {
 // what it is meant to say, and over series with which it is silent.
 func TestMonitoringAlertsFire(t *testing.T) {
 	promtool := prometheustest.Binary(t, "promtool")
-	rules := alerts(t)
+	for _, set := range ruleSets {
+		set.fire(t, promtool)
+	}
+}
+
+// fire is TestMonitoringAlertsFire for one file.
+func (set ruleSet) fire(t *testing.T, promtool string) {
+	t.Helper()
+	rules := set.alerts(t)
 	type object = map[string]any
 	var groups []object
 	fires, silent := make(map[string]bool), make(map[string]bool)
-	for i, c := range alertCases {
+	for i, c := range set.cases {
 		rule, ok := rules[c.alert]
 		if !ok {
 			t.Errorf("there is no alert %s", c.alert)
@@ -355,7 +413,7 @@ func TestMonitoringAlertsFire(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "cases.yaml")
 	text, err := yaml.Marshal(object{
-		"rule_files":          []string{filepath.Join(root(t), "deploy", filepath.FromSlash(rulesFile))},
+		"rule_files":          []string{filepath.Join(root(t), "deploy", filepath.FromSlash(set.file))},
 		"evaluation_interval": "1m", "tests": groups,
 	})
 	if err != nil {

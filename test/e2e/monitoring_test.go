@@ -175,7 +175,7 @@ func (w *world) controlPlaneCertificate() tls.Certificate {
 }
 
 // A real Prometheus gets an answer to every query of the dashboard from an agent that has all there
-// is: a child, certificates, TLS to its control plane, a state, a seed, a rehearsal, metrics merged as for Istio. It loads the alerts, which are silent;
+// is: a child, certificates, TLS to its control plane, a state, a seed, a rehearsal, metrics merged as for Istio, a probe. It loads the alerts, which are silent;
 // when the control plane goes away, and when Envoy NACKs, they are not.
 func TestTheDashboardAndTheAlertsWithARealPrometheus(t *testing.T) {
 	w := newWorld(t, xdstest.Delta, xdstest.Delta)
@@ -192,7 +192,7 @@ func TestTheDashboardAndTheAlertsWithARealPrometheus(t *testing.T) {
 	seedKey, _ := w.seedKeys()
 	w.agentArgs = []string{holdfast(t), "run", "--upstream", w.cpAddr,
 		"--upstream-ca", w.path("cert.pem"), "--upstream-cert", w.path("cert.pem"), "--upstream-key", w.path("cert.key"),
-		"--socket", w.path("xds.sock"), "--admin", "unix:" + w.path("admin.sock"), "--health", health, "--istio",
+		"--socket", w.path("xds.sock"), "--admin", "unix:" + w.path("admin.sock"), "--health", health, "--istio", "--workload-probe", "tcp://" + w.v1.Addr, "--workload-probe-period", "1s",
 		"--state-dir", w.path("state"), "--seed-publish", w.path("seed"), "--seed-key", seedKey,
 		"--ca", "dev:" + w.path("dev-ca"), "--identity", "spiffe://example.org/ns/shop/sa/web",
 		"--bootstrap", file, "--", envoytest.Binary(t), "-c", file, "-l", "warn"}

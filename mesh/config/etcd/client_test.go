@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -96,6 +97,31 @@ func TestASecretIsStoredEncrypted(t *testing.T) {
 	check(t, err)
 	if string(again) == string(text) {
 		t.Error("the same text is encrypted in the same way twice")
+	}
+}
+
+func TestASecretIsEncryptedWithAnotherKey(t *testing.T) {
+	doc := secret(t, "token")
+	old, both, latest := unconnected("1"), unconnected("2", "1"), unconnected("2")
+	before, err := old.encode(doc, time.Unix(1, 0))
+	check(t, err)
+	path := old.path(doc.Meta.Key)
+	after, err := both.sealer.reseal(doc.Meta.Key, before)
+	check(t, err)
+	if _, got, problems := latest.decode(path, after, 7); got == nil || config.ContentVersion(got) != config.ContentVersion(doc) {
+		t.Errorf("with the new key: %v", problems)
+	}
+	if _, got, _ := old.decode(path, after, 7); got != nil {
+		t.Error("the old key decrypts it")
+	}
+	if got := config.AuthorOf(after); got != config.AuthorOf(before) || got.Name != "alice" {
+		t.Errorf("it was written by %v, before by %v", got, config.AuthorOf(before))
+	}
+	if again, err := both.sealer.reseal(doc.Meta.Key, after); again != nil || err != nil {
+		t.Errorf("it is encrypted again: %s, %v", again, err)
+	}
+	if got, err := unconnected("3").sealer.reseal(doc.Meta.Key, after); got != nil || !errors.Is(err, errOtherKey) {
+		t.Errorf("without its key: %s, %v", got, err)
 	}
 }
 

@@ -78,21 +78,36 @@ func (s *sealer) seal(key config.Key, document []byte) ([]byte, error) {
 
 // open decrypts what seal returned. A Secret in the clear is an error: somebody else has written it.
 func (s *sealer) open(key config.Key, document []byte) ([]byte, error) {
+	opened, _, err := s.openWith(key, document)
+	return opened, err
+}
+
+// reseal encrypts with the first key what another one has encrypted; nil if the first has.
+func (s *sealer) reseal(key config.Key, document []byte) ([]byte, error) {
+	opened, with, err := s.openWith(key, document)
+	if err != nil || with == 0 {
+		return nil, err
+	}
+	return s.seal(key, opened)
+}
+
+// openWith is open, and returns the index of the key that has decrypted the document.
+func (s *sealer) openWith(key config.Key, document []byte) (opened []byte, with int, err error) {
 	outer, inner, err := split(document)
 	if err != nil {
-		return nil, errors.New("it is no document in JSON")
+		return nil, 0, errors.New("it is no document in JSON")
 	}
 	var sealed []byte
 	if err := json.Unmarshal(inner[sealedField], &sealed); err != nil || len(inner) != 1 || len(sealed) < saltSize {
-		return nil, errors.New("it is not encrypted, and not read: write it with holdfast-mesh apply")
+		return nil, 0, errors.New("it is not encrypted, and not read: write it with holdfast-mesh apply")
 	}
 	if len(s.keys) == 0 {
-		return nil, errNoKey
+		return nil, 0, errNoKey
 	}
-	for _, of := range s.keys {
+	for i, of := range s.keys {
 		gcm, err := aead(of, sealed[:saltSize])
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		content, err := gcm.Open(nil, nil, sealed[saltSize:], []byte(key.String()))
 		if err != nil {
@@ -100,14 +115,15 @@ func (s *sealer) open(key config.Key, document []byte) ([]byte, error) {
 		}
 		var fields map[string]json.RawMessage
 		if err := json.Unmarshal(content, &fields); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		for name, value := range fields {
 			outer[name] = value
 		}
-		return json.Marshal(outer)
+		opened, err = json.Marshal(outer)
+		return opened, i, err
 	}
-	return nil, errOtherKey
+	return nil, 0, errOtherKey
 }
 
 // split separates what is in the clear from what is encrypted.

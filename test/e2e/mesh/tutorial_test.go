@@ -213,7 +213,7 @@ func rows(t *testing.T, text, heading string) (names []string) {
 	if !ok {
 		t.Fatalf("no heading %q", heading)
 	}
-	section, _, _ = strings.Cut(section, "\n## ")
+	section = regexp.MustCompile(`(?s)\n###? .*`).ReplaceAllString(section, "")
 	for line := range strings.Lines(section) {
 		if !strings.HasPrefix(line, "| `") {
 			continue
@@ -238,13 +238,7 @@ func differ(t *testing.T, what string, page, program []string) {
 
 func TestThePageHasTheFlagsMetricsAndKindsOfTheProgram(t *testing.T) {
 	text := page(t)
-	_, help, _ := run(t, "serve", "--help")
-	var flags, documented []string
-	for _, m := range regexp.MustCompile(`(?m)^ +(?:-\w, )?(--[a-z-]+)`).FindAllStringSubmatch(help, -1) {
-		if m[1] != "--help" {
-			flags = append(flags, m[1])
-		}
-	}
+	flags, documented := flagsOf(t, "serve"), []string(nil)
 	for _, name := range rows(t, text, "### Flags of serve") {
 		if flag, _, _ := strings.Cut(name, " "); strings.HasPrefix(flag, "--") {
 			documented = append(documented, flag)
@@ -264,7 +258,8 @@ func TestThePageHasTheFlagsMetricsAndKindsOfTheProgram(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+) `).FindAllStringSubmatch(body, -1) {
 		metrics = append(metrics, m[1])
 	}
-	metrics = append(metrics, "pilot_total_xds_rejects", "holdfast_mesh_clients_refused_total", "holdfast_mesh_envoyfilter_failures_total") // nothing was NACKed, nobody refused, no patch left out
+	metrics = append(metrics, "pilot_total_xds_rejects", "holdfast_mesh_clients_refused_total", "holdfast_mesh_envoyfilter_failures_total")                           // nothing was NACKed, nobody refused, no patch left out
+	metrics = append(metrics, "holdfast_mesh_store_up", "holdfast_mesh_store_revision", "holdfast_mesh_store_removals_held", "holdfast_mesh_store_invalid_documents") // with etcd: test/peers/etcd
 	differ(t, "metrics", rows(t, text, "## Metrics"), metrics)
 
 	var kinds []string
@@ -280,4 +275,66 @@ func TestThePageHasTheFlagsMetricsAndKindsOfTheProgram(t *testing.T) {
 	}
 	documented = slices.DeleteFunc(rows(t, text, "## Documents"), func(name string) bool { return strings.Contains(name, "/") })
 	differ(t, "kinds", documented, kinds)
+}
+
+// flagsOf returns the flags in the help of a command.
+func flagsOf(t *testing.T, command string) (flags []string) {
+	t.Helper()
+	_, help, _ := run(t, command, "--help")
+	for _, m := range regexp.MustCompile(`(?m)^ +(?:-\w, )?(--[a-z-]+)`).FindAllStringSubmatch(help, -1) {
+		if m[1] != "--help" {
+			flags = append(flags, m[1])
+		}
+	}
+	return flags
+}
+
+func TestThePageHasTheFlagsOfEveryCommand(t *testing.T) {
+	text := page(t)
+	_, section, _ := strings.Cut(text, "### Flags of the other commands\n")
+	section, _, _ = strings.Cut(section, "\n### ")
+	documented := make(map[string][]string) // by command
+	ticked := regexp.MustCompile("`([^`]+)`")
+	for line := range strings.Lines(section) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 || !strings.Contains(cells[1], "`") {
+			continue
+		}
+		for _, command := range ticked.FindAllStringSubmatch(cells[2], -1) {
+			for _, name := range ticked.FindAllStringSubmatch(cells[1], -1) {
+				if flag, _, _ := strings.Cut(name[1], " "); strings.HasPrefix(flag, "--") {
+					documented[command[1]] = append(documented[command[1]], flag)
+				}
+			}
+		}
+	}
+	_, help, _ := run(t, "--help")
+	_, list, _ := strings.Cut(help, "Available Commands:\n")
+	list, _, _ = strings.Cut(list, "\n\n")
+	for _, m := range regexp.MustCompile(`(?m)^  ([a-z]+) `).FindAllStringSubmatch(list, -1) {
+		command := m[1]
+		if command == "help" || command == "serve" {
+			continue
+		}
+		if !strings.Contains(text, "\n    holdfast-mesh "+command) {
+			t.Errorf("the page does not list %s", command)
+		}
+		var own []string
+		ofStore := 0
+		for _, flag := range flagsOf(t, command) {
+			if strings.HasPrefix(flag, "--etcd") || flag == "--secret-key-file" {
+				ofStore++
+			} else {
+				own = append(own, flag)
+			}
+		}
+		if ofStore != 0 && ofStore != 8 {
+			t.Errorf("%s has %d of the flags of etcd", command, ofStore)
+		}
+		slices.Sort(own)
+		slices.Sort(documented[command])
+		if !slices.Equal(own, documented[command]) {
+			t.Errorf("flags of %s: docs/mesh.md has\n%q\nholdfast-mesh has\n%q", command, documented[command], own)
+		}
+	}
 }

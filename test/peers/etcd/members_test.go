@@ -22,16 +22,18 @@ import (
 	"github.com/holdfast-xds/holdfast/test/testbed"
 )
 
-// binary is etcd.
-var binary string
+// binary is etcd, and tools is the directory in which it is beside etcdctl and etcdutl.
+var binary, tools string
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "holdfast-etcd-")
 	if err == nil {
-		binary = filepath.Join(dir, "etcd")
-		build := exec.Command("go", "build", "-o", binary, "./member")
+		tools, binary = dir, filepath.Join(dir, "etcd")
+		build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./member", "go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdutl/v3")
 		build.Stderr = os.Stderr
-		err = build.Run()
+		if err = build.Run(); err == nil {
+			err = os.Rename(filepath.Join(dir, "member"), binary)
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "etcd cannot be built:", err)

@@ -337,6 +337,44 @@ func TestSecretsAreStoredForThoseWhoHaveTheKey(t *testing.T) {
 	}
 }
 
+// A new key changes nothing for whoever reads Secrets, and leaves alone what cannot be decrypted.
+func TestSecretsAreEncryptedWithANewKey(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	c := command{store: s}
+	first, second, third := s.file("first", strings.Repeat("1", 32)), s.file("second", strings.Repeat("2", 32)), s.file("third", strings.Repeat("3", 32))
+	secret := func(name string) *config.Config {
+		return read(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: "+name+", namespace: shop}\nstringData: {token: PRIVATE}\n")
+	}
+	both := s.open(etcd.Options{SecretKeys: []string{second, first}})
+	for _, name := range []string{"a", "b"} {
+		write(t, s.open(etcd.Options{SecretKeys: []string{first}, Author: "bob"}), secret(name))
+	}
+	source := follow(s.Rig, both, "")
+	source.synced()
+	source.want("add a", "add b")
+	write(t, s.open(etcd.Options{SecretKeys: []string{third}}), secret("lost"))
+	c.says(1, "", "reencrypt", "--secret-key-file")
+	keys := " --secret-key-file " + second + " --secret-key-file " + first
+	c.says(1, "", "reencrypt --dry-run"+keys, "2 Secrets encrypted with the first key (dry run), 0 were", "Secret shop/lost: it cannot be decrypted")
+	c.says(1, "", "reencrypt"+keys, "2 Secrets encrypted with the first key, 0 were")
+	c.says(1, "", "delete secret shop/none"+keys, "not found")
+	c.says(0, "", "delete secret shop/lost"+keys)
+	c.says(0, "", "reencrypt"+keys, "0 Secrets encrypted with the first key, 2 were")
+	all, err := s.open(etcd.Options{SecretKeys: []string{second}}).List(t.Context(), config.Secret, "")
+	if err != nil || len(all.Documents) != 2 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for _, d := range all.Documents {
+		if d.Config == nil || d.Author.Name != "bob" {
+			t.Errorf("%s: written by %q, problems %v", d.Key, d.Author.Name, d.Problems)
+		}
+	}
+	write(t, both, entry(t, "last", "10.0.0.1"))
+	source.has("last", "10.0.0.1")
+	source.want("add last")
+}
+
 func TestAListIsOfOneKindAndNamespace(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

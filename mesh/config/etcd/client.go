@@ -18,6 +18,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -37,6 +39,10 @@ const (
 	// Pings find a member that does not answer any more, so that another one is asked.
 	pingTime, pingTimeout = 10 * time.Second, 3 * time.Second
 )
+
+// redial is the pause between two attempts to connect to a member. gRPC's default grows to two minutes, for which an etcd that is
+// back after an hour would not be noticed, and requests would fail.
+var redial = backoff.Config{BaseDelay: time.Second / 2, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}
 
 // Options say where the store is, and who asks.
 type Options struct {
@@ -94,6 +100,7 @@ func Open(o Options) (*Client, error) {
 	c.conf = clientv3.Config{
 		Endpoints: o.Endpoints, Username: o.User, DialTimeout: requestTimeout, Logger: zap.NewNop(), RejectOldCluster: false,
 		DialKeepAliveTime: pingTime, DialKeepAliveTimeout: pingTimeout,
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: redial, MinConnectTimeout: requestTimeout})},
 	}
 	var err error
 	if c.conf.TLS, err = o.tls(); err != nil {

@@ -292,7 +292,9 @@ func (r *Registrar) update(m *member) {
 func (r *Registrar) place(m *member) {
 	var made *config.Config
 	precedes := r.precedes(m)
-	if !precedes {
+	if precedes {
+		m.refused = ""
+	} else {
 		made = r.entryOf(m)
 	}
 	if made != nil && made.Annotations[service.AnnotationHealthChecks] == "" {

@@ -390,6 +390,8 @@ func TestRequestsReachAMachineOfAServerThatIsKilled(t *testing.T) {
 	}
 	c := newControl(t, port)
 	a, b := c.replicas[0], c.replicas[1]
+	// The machine's Envoy must not listen for the service, too: it would take requests of the client.
+	write(c, c.client, read(c, `{apiVersion: networking.istio.io/v1, kind: Sidecar, metadata: {name: machine, namespace: shop}, spec: {workloadSelector: {labels: {rack: machine}}, egress: [{hosts: ["~/*"]}]}}`))
 	client := c.StartAgent("client", "--upstream", b.plain, "--upstream-plaintext")
 	envoy := client.Envoy("client-envoy", "delta", func(boot *bootstrapv3.Bootstrap) { boot.Node = node("client", nil) })
 	machine := c.StartAgent("machine", "--upstream", a.tls, "--upstream", b.tls, "--upstream-ca", c.Path("ca/root-cert.pem"), "--upstream-token-file", c.token(),

@@ -230,7 +230,7 @@ stringData: {token: PRIVATE}
 	c.says(0, "", "migrate --from "+from+secrets, "0 documents copied to etcd, 6 were there")
 	back := filepath.Join(c.Dir, "back")
 	c.says(0, "", "migrate --dry-run --to "+back, "5 documents copied", "dry run", "1 Secrets left out")
-	c.says(1, "", "migrate --with-secrets --to "+back, "Secret shop/token is not valid", "--secret-key-file")
+	c.says(1, "", "migrate --with-secrets --to "+back, "Secret shop/token: ", "--secret-key-file")
 	c.says(0, "", "migrate --to "+back+secrets, "5 documents copied", "1 Secrets left out")
 	c.says(1, "", "migrate --to "+back+secrets, "not empty")
 	c.Check(os.RemoveAll(back))

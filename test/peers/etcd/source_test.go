@@ -337,6 +337,24 @@ func TestSecretsAreStoredForThoseWhoHaveTheKey(t *testing.T) {
 	}
 }
 
+// An etcd that was away for so long that gRPC would try it seldom is found at once when it is back.
+func TestAStoreThatIsBackIsFoundAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	c := s.open(etcd.Options{})
+	write(t, c, entry(t, "a", "10.0.0.1"))
+	s.stop()
+	for began := time.Now(); time.Since(began) < 30*time.Second; { // by then gRPC's own pauses are above 13 seconds
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		if _, _, err := c.Read(ctx, keyOf("a")); err == nil {
+			t.Fatal("an etcd that was stopped has answered")
+		}
+		cancel()
+	}
+	s.start("data")
+	write(t, c, entry(t, "a", "10.0.0.2")) // within the time that one request has
+}
+
 // A new key changes nothing for whoever reads Secrets, and leaves alone what cannot be decrypted.
 func TestSecretsAreEncryptedWithANewKey(t *testing.T) {
 	t.Parallel()

@@ -30,7 +30,7 @@ type machine struct {
 // machines. probe returns the further flags of its agent, and metadata of its node, for the URL of its health.
 func (w *world) startMachine(text, address string, port int, account []string, probe func(url string) (flags, metadata []string)) *machine {
 	w.Helper()
-	m := &machine{world: w.beside(text, "sidecar", "{}")}
+	m := &machine{world: w.beside(text, "sidecar", `{"rack":"machine"}`)}
 	lis, err := net.Listen("tcp", net.JoinHostPort(address, fmt.Sprint(port)))
 	w.check(err)
 	app := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
@@ -110,6 +110,8 @@ func TestRequestsGoToHealthyMachines(t *testing.T) {
 			port, inbound := w.freePort(), w.freePort()
 			group := strings.Replace(fmt.Sprintf(workloadGroup, fmt.Sprint(inbound), port), "spec:\n  metadata", "spec:\n  probe: {httpGet: {path: /healthz, port: 1}}\n  metadata", 1)
 			w.write("group", group)
+			// The Envoys of machines must not listen for the service, too: they would take requests of the client, and end with them.
+			w.write("sidecar", `{apiVersion: networking.istio.io/v1, kind: Sidecar, metadata: {name: machines, namespace: shop}, spec: {workloadSelector: {labels: {rack: machine}}, egress: [{hosts: ["~/*"]}]}}`)
 			w.args = append(w.args, "--listen", "", "--tls-listen", w.xds, "--state-dir", w.path("state"), "--ca", "dev:"+w.path("ca"), "--token-issuer", issuer.URL, "--token-keys", issuer.URL+"="+w.path("keys.json"))
 			w.startMesh()
 			w.startAgentWith(account("client")...)

@@ -158,7 +158,7 @@ func (s *site) shell(commands string) string {
 	if !s.auth {
 		setup = regexp.MustCompile("(?m)^.*ETCDCTL_USER.*$").ReplaceAllString(setup, "")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*rig.Limit)
+	ctx, cancel := context.WithTimeout(context.Background(), 6*rig.Limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", s.here(setup+commands))
 	cmd.WaitDelay = time.Second // for what bash has started

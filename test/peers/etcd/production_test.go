@@ -517,29 +517,34 @@ func (s *site) has(name, word string, times int) {
 	})
 }
 
-// alertsAreOnWhatThereIs fails if a rule is about a metric that neither etcd nor the servers have.
+// alertsAreOnWhatThereIs fails if a rule, or the page, is about a metric that neither etcd nor a server has.
 func (s *site) alertsAreOnWhatThereIs() {
 	s.Helper()
 	rules, err := os.ReadFile(filepath.Join(envoytest.Root(s), "deploy", "monitoring", "mesh-rules.yaml"))
 	s.Check(err)
-	_, ofServer, err := testbed.Get("http://" + s.servers[0].admin + "/metrics")
-	s.Check(err)
-	_, ofEtcd, err := testbed.Get("http://" + s.members[0].metrics + "/metrics")
-	s.Check(err)
-	page, err := os.ReadFile(filepath.Join(envoytest.Root(s), "docs", "mesh-production.md"))
-	s.Check(err)
-	names := regexp.MustCompile(`\b(?:etcd|pilot|holdfast_mesh)_[a-z_]+`).FindAllString(string(rules)+string(page), -1)
+	names := regexp.MustCompile(`\b(?:etcd|pilot|holdfast_mesh)_[a-z_]+`).FindAllString(string(rules)+string(readManual(s)), -1)
 	if len(names) < 10 {
-		s.Errorf("the rules name %q", names)
+		s.Errorf("the rules and the page name %q", names)
 	}
-	for _, name := range names {
-		if slices.Contains([]string{"pilot_total_xds_rejects", "holdfast_mesh_clients_refused_total"}, name) {
-			continue // nothing was NACKed, and nobody refused
+	s.Eventually(func() error { // some are there once a proxy is connected
+		all := ""
+		for _, addr := range []string{s.members[0].metrics, s.servers[0].admin, s.servers[1].admin} {
+			_, body, err := testbed.Get("http://" + addr + "/metrics")
+			if err != nil {
+				return err
+			}
+			all += "\n" + body
 		}
-		if !strings.Contains(ofServer+ofEtcd, "\n# TYPE "+regexp.MustCompile(`_(bucket|count)$`).ReplaceAllString(name, "")+" ") {
-			s.Errorf("neither etcd nor holdfast-mesh has %s", name)
+		for _, name := range names {
+			if slices.Contains([]string{"pilot_total_xds_rejects", "holdfast_mesh_clients_refused_total"}, name) {
+				continue // nothing was NACKed, and nobody refused
+			}
+			if !strings.Contains(all, "\n# TYPE "+regexp.MustCompile(`_(bucket|count)$`).ReplaceAllString(name, "")+" ") {
+				return fmt.Errorf("neither etcd nor holdfast-mesh has %s", name)
+			}
 		}
-	}
+		return nil
+	})
 }
 
 // The Deployment of the page has the flags of its unit, and waits longer than a replica drains.

@@ -32,6 +32,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/agent/istio"
 	"github.com/holdfast-xds/holdfast/agent/probe"
+	"github.com/holdfast-xds/holdfast/agent/shadow"
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/agent/telemetry"
 	"github.com/holdfast-xds/holdfast/downstream"
@@ -84,6 +85,9 @@ type Config struct {
 	Workload *probe.Config
 	// ReadyRequiresUpstream makes an agent not ready that no control plane answers.
 	ReadyRequiresUpstream bool
+	// Shadow compares what would be served with what an Envoy has that is connected to the control plane directly; then
+	// nobody is served, and Socket and REST are not used. nil for a usual agent. New sets its Dump.
+	Shadow *shadow.Config
 	// Takeover takes over from an agent that serves the socket, if there is one.
 	Takeover bool
 	// Hurry, if set, ends a drain when it has a value or is closed. Signals are passed on to Envoy.
@@ -104,8 +108,9 @@ type Agent struct {
 	keeper    *keeper // nil for memory only
 	// certificates is nil if the agent issues none.
 	certificates *sds.Manager
-	secrets      redact.Finder // for the output of Envoy
-	prober       *probe.Prober // nil if the application is not probed
+	secrets      redact.Finder  // for the output of Envoy
+	prober       *probe.Prober  // nil if the application is not probed
+	shadow       *shadow.Shadow // nil for an agent that serves
 	seeds        publishing
 	// rehearsing is held during a live rehearsal, and isCutOff is set during its cut.
 	rehearsing sync.Mutex
@@ -178,6 +183,11 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a.groups = a.newGroups()
 	a.server = downstream.New(a.serverConfig())
+	if cfg.Shadow != nil {
+		conf := *cfg.Shadow
+		conf.Dump, conf.Log = envoy.NewAdmin(conf.Admin).ConfigDump, cfg.Log
+		a.shadow = shadow.New(conf, a.Attach)
+	}
 	return a, nil
 }
 
@@ -213,6 +223,9 @@ func (a *Agent) Run(ctx context.Context) error {
 			a.keeper.abandon()
 		}
 		return err
+	}
+	if a.shadow != nil {
+		return a.serve(ctx, nil, nil)
 	}
 	var rest net.Listener
 	if a.rest != nil {
@@ -254,7 +267,7 @@ func (a *Agent) newIstio(ctx context.Context, quit func()) *istio.Server {
 	return istio.New(*a.cfg.Istio, parts)
 }
 
-// serve serves on its listeners until ctx ends; rest may be nil.
+// serve serves on its listeners until ctx ends; rest may be nil, and both are for a shadow.
 func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 	defer close(a.life.over)
 	defer a.telemetry.Start(ctx, a.metrics.Gatherer(a))() // before the first group
@@ -347,8 +360,12 @@ func (a *Agent) attend(ctx, serving context.Context, eg *errgroup.Group) (releas
 	return context.AfterFunc(ctx, endNotifying)
 }
 
-// serveClients serves clients until ctx ends; rest may be nil.
+// serveClients serves clients until ctx ends; rest may be nil. A shadow is its only client itself.
 func (a *Agent) serveClients(ctx context.Context, lis, rest net.Listener) error {
+	if a.shadow != nil {
+		a.shadow.Run(ctx)
+		return nil
+	}
 	servers, ended := errgroup.WithContext(ctx)
 	servers.Go(func() error { return a.server.Serve(ended, lis) })
 	if rest != nil {

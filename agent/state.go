@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/group"
+	"github.com/holdfast-xds/holdfast/agent/shadow"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -24,6 +25,9 @@ func (a *Agent) Started() bool {
 
 // Ready returns the conditions under which clients are served.
 func (a *Agent) Ready() []admin.Condition {
+	if a.shadow != nil {
+		return append([]admin.Condition{a.comparing()}, a.available()...)
+	}
 	socket := admin.Holds("socket", a.sockets())
 	socket.Reason = strings.ReplaceAll(socket.Reason, "\n", "; ")
 	if socket.OK && !a.listening.Load() {
@@ -40,6 +44,26 @@ func (a *Agent) Ready() []admin.Condition {
 		conditions = append(conditions, admin.Holds("draining", errors.New("a drain was requested, by `holdfast drain` or a shutdown")))
 	}
 	return append(conditions, a.heldBack()...)
+}
+
+// comparing returns the condition that a shadow can compare.
+func (a *Agent) comparing() admin.Condition {
+	r := a.shadow.Report()
+	switch {
+	case r.Error != "":
+		return admin.Holds("shadow", errors.New(r.Error))
+	case r.Comparisons == 0:
+		return admin.Holds("shadow", errors.New("Envoy was not compared yet"))
+	}
+	return admin.Holds("shadow", nil)
+}
+
+// Shadow returns what a shadow has found; nil if the agent is none.
+func (a *Agent) Shadow() *shadow.Report {
+	if a.shadow == nil {
+		return nil
+	}
+	return new(a.shadow.Report())
 }
 
 func (a *Agent) connected() error {
@@ -132,6 +156,7 @@ func (a *Agent) Status() admin.Status {
 	if a.keeper != nil {
 		s.Storage = a.keeper.status()
 	}
+	s.Shadow = a.Shadow()
 	if a.cfg.Seed.Publish != nil {
 		s.Publishing = new(a.seeds.get())
 	}

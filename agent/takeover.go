@@ -154,6 +154,9 @@ func (a *Agent) takeBack(ctx context.Context) {
 func (a *Agent) bind(ctx context.Context) error {
 	inUse := func(err error) bool { return a.cfg.Takeover && errors.Is(err, syscall.EADDRINUSE) }
 	alone := []func() error{a.bindSocket, a.bindREST, a.surface.Listen}
+	if a.shadow != nil {
+		alone = []func() error{a.surface.Listen}
+	}
 	if !a.cfg.Takeover {
 		return bindAll(ctx, inUse, alone)
 	}

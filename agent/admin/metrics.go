@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/agent/probe"
+	"github.com/holdfast-xds/holdfast/agent/shadow"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
@@ -493,6 +494,13 @@ var stateDescs = func() map[string]*prometheus.Desc {
 		{"holdfast_trusted_roots", "trust_domain ca", "Root certificates that are trusted."},
 		{"grpc_xds_client_resources", "grpc_target grpc_xds_authority grpc_xds_cache_state grpc_xds_resource_type",
 			"xDS resources by state: acked, requested, nacked, nacked_but_cached or does_not_exist (gRPC A78)."},
+		{"holdfast_shadow_compared", "type", "Resources that the last comparison of `holdfast shadow` compared."},
+		{"holdfast_shadow_differences", "type kind",
+			"Resources that Envoy has otherwise than it would be served, for longer than --grace; kind is missing, extra, content or unanswered."},
+		{"holdfast_shadow_settling", "", "Resources that differ for less than --grace: an update may be on its way."},
+		{"holdfast_shadow_last_comparison_timestamp_seconds", "",
+			"When Envoy was last compared with what it would be served, in seconds since 1970; absent before the first time."},
+		{"holdfast_shadow_comparisons_total", "result", "Comparisons since the start; result is success or failure."},
 		{"holdfast_certificate_faults", "",
 			"Problems with sources of certificates, and with files that secrets are made from."},
 	} {
@@ -542,6 +550,7 @@ func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 		send("holdfast_workload_probes_total", float64(w.Successes), "success")
 		send("holdfast_workload_probes_total", float64(w.Failures), "failure")
 	}
+	collectShadow(send, status.Shadow)
 	if e := status.Envoy; e != nil {
 		send("holdfast_envoy_live", number(e.State == envoy.StateLive))
 		send("holdfast_envoy_epoch", float64(e.Epoch))
@@ -706,6 +715,32 @@ func collectPublishing(send sender, p *Publishing) {
 }
 
 // collectStorage sends the metrics of the state on disk; s is nil if there is none.
+// collectShadow sends what a shadow has found. A type that was compared and has no difference has a 0.
+func collectShadow(send sender, r *shadow.Report) {
+	if r == nil {
+		return
+	}
+	counts := make(map[[2]string]int)
+	for kind, n := range r.Compared {
+		send("holdfast_shadow_compared", float64(n), kind)
+		for _, k := range shadow.Kinds() {
+			counts[[2]string{kind, string(k)}] = 0
+		}
+	}
+	for _, c := range r.Counts {
+		counts[[2]string{c.Type, string(c.Kind)}] = c.N
+	}
+	for labels, n := range counts {
+		send("holdfast_shadow_differences", float64(n), labels[0], labels[1])
+	}
+	send("holdfast_shadow_settling", float64(r.Settling))
+	if !r.At.IsZero() {
+		send("holdfast_shadow_last_comparison_timestamp_seconds", seconds(r.At))
+	}
+	send("holdfast_shadow_comparisons_total", float64(r.Comparisons), "success")
+	send("holdfast_shadow_comparisons_total", float64(r.Errors), "failure")
+}
+
 func collectStorage(send sender, s *Storage) {
 	if s == nil {
 		return

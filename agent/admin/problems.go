@@ -100,6 +100,11 @@ func (s Status) Problems() []Problem {
 			lines.since(n, st.Unanswered[kind])
 		}
 	}
+	if r := s.Shadow; r != nil {
+		for _, c := range r.Counts {
+			lines.add("shadow: %d %s: %s", c.N, c.Type, c.Kind.Explain())
+		}
+	}
 	lines = append(lines, certificateProblems(s.Certificates, s.Now)...)
 	lines = append(lines, s.Storage.problems(s.Now)...)
 	for _, f := range s.Files {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/agent/probe"
+	"github.com/holdfast-xds/holdfast/agent/shadow"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
@@ -104,6 +105,8 @@ type Status struct {
 	Workload *probe.Status `json:"workload,omitempty"`
 	// Certificates are issued by the agent; nil if it issues none.
 	Certificates *sds.Status `json:"certificates,omitempty"`
+	// Shadow is what an agent that serves nobody has found; nil for an agent that serves.
+	Shadow *shadow.Report `json:"shadow,omitempty"`
 }
 
 // Storage is the last known good on disk.

@@ -45,6 +45,10 @@ func (s Status) WriteText(w io.Writer) error {
 	if e := s.Envoy; e != nil {
 		fmt.Fprintf(&b, "\nEnvoy %s\n", Printable(envoyLine(e, s.Now)))
 	}
+	if r := s.Shadow; r != nil {
+		b.WriteByte('\n')
+		r.WriteText(&b, s.Now)
+	}
 	if w := s.Workload; w != nil {
 		fmt.Fprintf(&b, "\nWorkload, probed with %s: %s\n", Printable(w.Check), Printable(workloadLine(w, s.Now)))
 	}

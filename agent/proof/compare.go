@@ -5,65 +5,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net"
-	"net/http"
 	"slices"
 	"strings"
-	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
-
-// maxDump bounds a config_dump, in bytes. dumpTimeout bounds the time that Envoy takes for it.
-const (
-	maxDump     = 512 << 20
-	dumpTimeout = 30 * time.Second
-)
-
-// ask asks Envoy's admin interface at an address, host:port or unix:PATH.
-func ask(ctx context.Context, addr, path string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, dumpTimeout)
-	defer cancel()
-	network, at := "tcp", addr
-	if socket, ok := strings.CutPrefix(addr, "unix:"); ok {
-		network, at = "unix", socket
-	}
-	client := http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, network, at)
-		},
-		DisableKeepAlives: true,
-	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://envoy"+path, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close() //nolint:errcheck // the response is only read
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxDump))
-	switch {
-	case err != nil:
-		return nil, err
-	case resp.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("%s: %s", path, resp.Status)
-	}
-	return body, nil
-}
 
 func dumpOf(ctx context.Context, addr string) (json.RawMessage, error) {
 	if addr == "" {
 		return nil, errors.New("the address of its admin interface is not known: give --envoy-admin")
 	}
-	dump, err := ask(ctx, addr, "/config_dump?include_eds")
-	if err != nil {
-		return nil, fmt.Errorf("its admin interface at %s: %w", addr, err)
-	}
-	return dump, nil
+	return envoy.NewAdmin(addr).ConfigDump(ctx)
 }
 
 // contents has what an Envoy has from xDS, as canonical JSON, by short name of the type and by name.

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-xds/holdfast/agent/envoy"
 )
 
 // possible returns an error if a sandbox cannot be made.
@@ -103,11 +105,10 @@ func (in *job) await(ctx context.Context, second *process) (dump json.RawMessage
 	admin := "unix:" + in.path(adminName)
 	const same = 5 // as often it must be the same
 	for before, times := "", 0; ; {
-		info, err := ask(ctx, admin, "/server_info")
-		if state := stateOf(info); err != nil || state != "LIVE" {
+		if state, err := envoy.NewAdmin(admin).State(ctx); err != nil || state != envoy.StateLive {
 			why = "it did not become LIVE, and is " + state
 			if err != nil {
-				why = "its admin interface does not answer: " + err.Error()
+				why = err.Error()
 			}
 		} else if now, err := dumpOf(ctx, admin); err == nil {
 			dump, why = now, ""
@@ -129,15 +130,6 @@ func (in *job) await(ctx context.Context, second *process) (dump json.RawMessage
 			return dump, why
 		}
 	}
-}
-
-// stateOf returns the state in the answer to /server_info.
-func stateOf(info []byte) string {
-	var in struct{ State string }
-	if json.Unmarshal(info, &in) != nil || in.State == "" {
-		return "not known"
-	}
-	return in.State
 }
 
 // sleep waits a moment, and reports whether there is time left.

@@ -87,7 +87,7 @@ func newRoot(p process) *cobra.Command {
 	root.SetFlagErrorFunc(explainFlag)
 	commands := []*command{
 		newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newPage(), newExplain(), newEvents(), newHistory(), newDiff(), newDump(), newExport(),
-		newRehearse(p), newFreeze(), newRollback(),
+		newRehearse(p), newShadow(p), newFreeze(), newRollback(),
 		newAction("drain", "drain Envoy's connections (use as preStop hook)", drainLong),
 		newAction("undrain", "undo a drain", undrainLong),
 		newAction("resume", "serve again what is frozen or held back after crashes of Envoy", resumeLong),

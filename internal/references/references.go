@@ -39,6 +39,8 @@ type Reference struct {
 	Field string
 	// HasDefault is set if Envoy has something to use without the resource.
 	HasDefault bool
+	// Source is where Envoy asks for the resource; nil if the field has only its name, as a route has that of a cluster.
+	Source *corev3.ConfigSource
 }
 
 // maxDepth bounds the nesting of the messages that are searched.
@@ -58,9 +60,9 @@ func Of(body *anypb.Any) []Reference {
 
 type finder struct{ found []Reference }
 
-func (f *finder) add(typeURL, name, field string, hasDefault bool) {
-	if name != "" {
-		f.found = append(f.found, Reference{typeURL, name, field, hasDefault})
+func (f *finder) add(r Reference) {
+	if r.Name != "" {
+		f.found = append(f.found, r)
 	}
 }
 
@@ -79,22 +81,23 @@ func (f *finder) message(m protoreflect.Message, at string, depth int) {
 		}
 		return
 	case *clusterv3.Cluster:
-		if body.GetType() == clusterv3.Cluster_EDS && needsControlPlane(body.GetEdsClusterConfig().GetEdsConfig()) {
-			f.add(xds.EndpointType, cmp.Or(body.GetEdsClusterConfig().GetServiceName(), body.GetName()), join(at, "eds_cluster_config"), false)
+		if source := body.GetEdsClusterConfig().GetEdsConfig(); body.GetType() == clusterv3.Cluster_EDS && needsControlPlane(source) {
+			name := cmp.Or(body.GetEdsClusterConfig().GetServiceName(), body.GetName())
+			f.add(Reference{Type: xds.EndpointType, Name: name, Field: join(at, "eds_cluster_config"), Source: source})
 		}
 	case *hcmv3.Rds:
 		if needsControlPlane(body.GetConfigSource()) {
-			f.add(xds.RouteType, body.GetRouteConfigName(), join(at, "route_config_name"), false)
+			f.add(Reference{Type: xds.RouteType, Name: body.GetRouteConfigName(), Field: join(at, "route_config_name"), Source: body.GetConfigSource()})
 		}
 	case *hcmv3.ScopedRds:
 		if needsControlPlane(body.GetScopedRdsConfigSource()) {
-			f.found = append(f.found, Reference{xds.ScopedRouteType, "", at, false})
+			f.found = append(f.found, Reference{Type: xds.ScopedRouteType, Field: at, Source: body.GetScopedRdsConfigSource()})
 		}
 	case *routev3.ScopedRouteConfiguration:
-		f.add(xds.RouteType, body.GetRouteConfigurationName(), join(at, "route_configuration_name"), false)
+		f.add(Reference{Type: xds.RouteType, Name: body.GetRouteConfigurationName(), Field: join(at, "route_configuration_name")})
 	case *routev3.Vhds:
 		if needsControlPlane(body.GetConfigSource()) {
-			f.found = append(f.found, Reference{xds.VirtualHostType, "", at, false})
+			f.found = append(f.found, Reference{Type: xds.VirtualHostType, Field: at, Source: body.GetConfigSource()})
 		}
 	case *hcmv3.HttpFilter:
 		f.extension(body.GetName(), body.GetConfigDiscovery(), at)
@@ -104,7 +107,7 @@ func (f *finder) message(m protoreflect.Message, at string, depth int) {
 		f.extension(body.GetName(), body.GetConfigDiscovery(), at)
 	case *tlsv3.SdsSecretConfig:
 		if needsControlPlane(body.GetSdsConfig()) {
-			f.add(xds.SecretType, body.GetName(), join(at, "name"), false)
+			f.add(Reference{Type: xds.SecretType, Name: body.GetName(), Field: join(at, "name"), Source: body.GetSdsConfig()})
 		}
 		return
 	}
@@ -114,7 +117,10 @@ func (f *finder) message(m protoreflect.Message, at string, depth int) {
 // extension adds the configuration that a filter requests.
 func (f *finder) extension(name string, source *corev3.ExtensionConfigSource, at string) {
 	if source != nil && needsControlPlane(source.GetConfigSource()) {
-		f.add(xds.ExtensionConfigType, name, join(at, "config_discovery"), source.GetDefaultConfig() != nil)
+		f.add(Reference{
+			Type: xds.ExtensionConfigType, Name: name, Field: join(at, "config_discovery"),
+			HasDefault: source.GetDefaultConfig() != nil, Source: source.GetConfigSource(),
+		})
 	}
 }
 
@@ -130,10 +136,10 @@ func (f *finder) fields(m protoreflect.Message, at string, depth int) {
 		switch {
 		case namesCluster(field) && field.IsList():
 			for i := range value.List().Len() {
-				f.add(xds.ClusterType, value.List().Get(i).String(), fmt.Sprintf("%s[%d]", name, i), false)
+				f.add(Reference{Type: xds.ClusterType, Name: value.List().Get(i).String(), Field: fmt.Sprintf("%s[%d]", name, i)})
 			}
 		case namesCluster(field):
-			f.add(xds.ClusterType, value.String(), name, false)
+			f.add(Reference{Type: xds.ClusterType, Name: value.String(), Field: name})
 		case field.IsMap():
 			if field.MapValue().Message() == nil {
 				continue

@@ -108,8 +108,8 @@ func assign(cluster string, v *proxy.View, endpoints []*service.Endpoint, prefer
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		for priority, members := range byPriority(v, prefer, name, groups[name]) {
 			l := &endpointv3.LocalityLbEndpoints{Locality: locality(name), Priority: priority}
-			if l.Locality == nil && v.Proxyless() {
-				l.Locality = &corev3.Locality{} // gRPC wants one
+			if l.Locality == nil {
+				l.Locality = &corev3.Locality{} // gRPC wants one, and without one Envoy ignores the weight
 			}
 			total := uint32(0)
 			for _, ep := range members {

@@ -39,7 +39,8 @@ func TestDocumentsHaveTheBehaviourOfIstiod(t *testing.T) {
 	ca.revoke(t, "s2", "revoked")
 	secrets := startSecrets(t, certs)
 	for _, path := range files {
-		for _, g := range readGroups(t, path, w.backends, issuer, certs) {
+		for i, g := range readGroups(t, path, w.backends, issuer, certs) {
+			g.first = i == 0
 			t.Run(g.Name, func(t *testing.T) {
 				dir := t.TempDir()
 				if *keep != "" {
@@ -71,6 +72,9 @@ func (w *world) compare(t *testing.T, g *group, dir, secrets, certs string) {
 	for _, plane := range planes {
 		w.collectors.forget(t)
 		e := startEnvoy(t, g, dir, plane.name, plane.xds, secrets, plane.certs)
+		if *shadowAll || g.first && plane.name == "istiod" {
+			shadows(t, e, plane.name, plane.xds, plane.certs)
+		}
 		outcomes[plane.name] = make(map[*request][]*outcome)
 		for _, c := range g.cases {
 			for _, r := range c.requests {

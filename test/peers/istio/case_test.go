@@ -33,6 +33,7 @@ type group struct {
 	JWKSFetch string `json:"jwksFetch"`
 	Cases     []json.RawMessage
 
+	first     bool // of its file
 	cases     []*testCase
 	documents []document
 	ports     map[string]int

@@ -61,7 +61,7 @@ if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 .DEFAULT_GOAL := help
 # Go knows itself what of these is to be built.
 .PHONY: bin/bench bin/staticcheck
-.PHONY: help build envoy previous prometheus browser spire kubernetes istio kubernetes-test kubernetes-test-all test test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-mesh-scale bench-check bench-go fuzz demo demo-mesh image image-check clean
+.PHONY: help build envoy previous prometheus browser spire kubernetes istio kubernetes-test kubernetes-test-all test test-model test-others test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-mesh-scale bench-check bench-go fuzz demo demo-mesh image image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -108,12 +108,20 @@ spire: $(CURDIR)/.peers/spire-$(SPIRE_VERSION) ## build the pinned SPIRE into .p
 $(CURDIR)/.peers/spire-%:
 	test/peers/spire/build $* $@
 
-# The model plays fewer sequences under the race detector than it owes, and all of them without. The test cache does not
-# know of files outside of a module: -count=1 for those that look at deploy/ and at the binary.
-test: build envoy previous prometheus browser ## every test, with the race detector: units, real Envoy, end to end; and test-peers, kubernetes-test
+# The models compute for a quarter of an hour, beside tests that mostly wait and come first.
+test: build envoy previous prometheus browser ## every test, with the race detector: units, real Envoy, end to end; and test-model, test-peers, kubernetes-test
+	@$(MAKE) --no-print-directory test-model & model=$$!; \
+	$(MAKE) --no-print-directory test-others; code=$$?; \
+	wait $$model || code=2; exit $$code
+
+# The models play fewer sequences under the race detector than they owe, and all of them without.
+test-model: ## the random histories of the models, without the race detector, behind everything else that wants the processor
+	nice -n 19 go test -timeout 60m $(GOTESTFLAGS) ./test/model/...
+
+# The test cache does not know of files outside of a module: -count=1 for those that look at deploy/ and at the binary.
+test-others:
 	go test -race -timeout 30m $(GOTESTFLAGS) ./...
 	$(call in-each,$(tests),go test -race -count=1 -timeout 30m $(GOTESTFLAGS) ./...)
-	go test -timeout 30m $(GOTESTFLAGS) ./test/model/...
 	@$(MAKE) --no-print-directory test-peers
 	@$(MAKE) --no-print-directory kubernetes-test
 

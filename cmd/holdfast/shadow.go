@@ -173,7 +173,7 @@ func (c *command) reportShadow(r shadow.Report, output string) (err error) {
 	case r.Error != "":
 		err = errors.New(r.Error)
 	case r.Differs():
-		err = errors.New("Envoy differs from what it would be served")
+		err = errors.New("this Envoy differs from what it would be served")
 	case !r.Settled():
 		err = fmt.Errorf("%d still differ, for less than --grace: give a longer --timeout", r.Settling)
 	}

@@ -61,12 +61,9 @@ var (
 	localityLabels = []string{"topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"}
 )
 
-// Labels and annotations that are left out of the metadata: the first one changes with every revision of a
-// deployment, and the other one repeats the whole specification of the pod.
-const (
-	templateHash = "pod-template-hash"
-	lastApplied  = "kubectl.kubernetes.io/last-applied-configuration"
-)
+// leftOut are labels and annotations that are left out of the metadata: the first one changes with every revision of a
+// deployment, the next one repeats the whole specification of the pod, and the others are what `holdfast inject` writes.
+var leftOut = []string{"pod-template-hash", "kubectl.kubernetes.io/last-applied-configuration", "holdfast.dev/settings", "holdfast.dev/status"}
 
 // With returns the identity with the id and the cluster of node, if it has them, as the configured ones.
 func (i Identity) With(node *corev3.Node) Identity {
@@ -205,7 +202,7 @@ func (i Identity) AllMetadata() (map[string]any, error) {
 	for key, of := range map[string]map[string]string{"LABELS": i.Labels, "ANNOTATIONS": i.Annotations} {
 		values := make(map[string]any, len(of))
 		for name, value := range of {
-			if name != templateHash && name != lastApplied {
+			if !slices.Contains(leftOut, name) {
 				values[name] = value
 			}
 		}

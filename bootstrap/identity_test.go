@@ -129,7 +129,7 @@ func TestMetadataHaveAPrecedence(t *testing.T) {
 		IDTemplate:  "{pod}",
 		Pod:         Pod{Name: "pod", Namespace: "pod", ServiceAccount: "pod", IPs: addresses(t, "10.0.0.1", "fd00::1")},
 		Labels:      map[string]string{"app": "file", "b": "file", "pod-template-hash": "x"},
-		Annotations: map[string]string{"n": "file", "kubectl.kubernetes.io/last-applied-configuration": "x"},
+		Annotations: map[string]string{"n": "file", "kubectl.kubernetes.io/last-applied-configuration": "x", "holdfast.dev/settings": "x", "holdfast.dev/status": "{}"},
 		Environ: []string{
 			"HOLDFAST_META_A=holdfast", "HOLDFAST_META_B=holdfast", "HOLDFAST_META_=none", "HOLDFAST_METADATA=none",
 			`ISTIO_METAJSON_1={"A": "json", "B": "json", "C": "json", "N": 1.5, "I": 7}`, `ISTIO_METAJSON_2={"C": "json 2"}`,

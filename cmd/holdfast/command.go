@@ -24,6 +24,7 @@ const (
 // process is the environment of a command.
 type process struct {
 	stdout, stderr io.Writer
+	stdin          io.Reader // nil: that of the process
 	environ        []string
 	// hurry has a value when a second signal requests an immediate end. signals are the signals
 	// for Envoy. Both may be nil.
@@ -82,6 +83,7 @@ func newRoot(p process) *cobra.Command {
 	}
 	root.Flags().BoolP("version", "v", false, "show versions, as `holdfast version` does")
 	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetIn(p.stdin)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
 	root.SetFlagErrorFunc(explainFlag)
@@ -91,7 +93,7 @@ func newRoot(p process) *cobra.Command {
 		newAction("drain", "drain Envoy's connections (use as preStop hook)", drainLong),
 		newAction("undrain", "undo a drain", undrainLong),
 		newAction("resume", "serve again what is frozen or held back after crashes of Envoy", resumeLong),
-		newWait(), newLogLevel(), newVersion(),
+		newWait(), newLogLevel(), newInject(p), newUninject(), newVersion(),
 	}
 	keys := make(map[string]bool) // of all commands: one file serves them all
 	for _, c := range commands {

@@ -121,22 +121,31 @@ func readFile(path string, keys map[string]bool) (map[string]any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--%s: %w", configFlag, err)
 	}
+	return parseSettings(path, data, keys)
+}
+
+// parseSettings is readFile for the content of a file; path is for errors.
+func parseSettings(path string, data []byte, keys map[string]bool) (settings map[string]any, err error) {
+	defer func() {
+		if err != nil && path != "" {
+			err = fmt.Errorf("%s: %w", path, err)
+		}
+	}()
 	if line := secondDocument(data); line > 0 {
-		return nil, fmt.Errorf("%s: line %d: a second YAML document begins: want one", path, line)
+		return nil, fmt.Errorf("line %d: a second YAML document begins: want one", line)
 	}
 	tree, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %s", path, oneLine(err))
+		return nil, errors.New(oneLine(err))
 	}
 	decoder := json.NewDecoder(bytes.NewReader(tree))
 	decoder.UseNumber()
-	var settings map[string]any
 	if err := decoder.Decode(&settings); err != nil {
-		return nil, fmt.Errorf("%s: want a mapping of flag names to values, one a line, such as `socket: /run/holdfast/xds.sock`", path)
+		return nil, errors.New("want a mapping of flag names to values, one a line, such as `socket: /run/holdfast/xds.sock`")
 	}
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
 		if !keys[key] {
-			return nil, fmt.Errorf("%s: unknown key %q%s", path, key, didYouMean("", key, slices.Collect(maps.Keys(keys))))
+			return nil, fmt.Errorf("unknown key %q%s", key, didYouMean("", key, slices.Collect(maps.Keys(keys))))
 		}
 	}
 	return settings, nil

@@ -27,7 +27,7 @@ type Result struct {
 	Note    string
 	// Warnings are sentences for the user.
 	Warnings []string
-	// Err is why it is refused; nil if it is not. A refused object is as it was.
+	// Err is why it is rejected; nil if it is not. A rejected object is as it was.
 	Err error
 }
 
@@ -218,7 +218,7 @@ func document(part []byte, do change) ([]byte, []Result) {
 		// One object of a List that is refused keeps the whole List as it was.
 		for i := range results {
 			if results[i].Err == nil {
-				results[i].Changed, results[i].Note = false, "not changed, because another object of its list is refused"
+				results[i].Changed, results[i].Note = false, "not changed, because another object of its list is rejected"
 			}
 		}
 		return part, results
@@ -366,7 +366,14 @@ func split(text []byte) [][]byte {
 		}
 		at = next
 	}
-	return append(parts, text[start:])
+	parts = append(parts, text[start:])
+	for i := 0; i < len(parts); i++ {
+		if values := splitJSON(parts[i]); len(values) > 1 {
+			parts = slices.Replace(parts, i, i+1, values...)
+			i += len(values) - 1
+		}
+	}
+	return parts
 }
 
 // marker reports whether a line is a marker of YAML, perhaps with something behind it.

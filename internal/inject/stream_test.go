@@ -25,6 +25,7 @@ func TestDocumentsAreSplitWithoutALoss(t *testing.T) {
 		`{"a":1}{"b":2}` + "\n":       2,
 		`{"a":1}` + "\n\n":            1,
 		"{a: b}\n---\n{c: d}\n":       2,
+		"{}{}\n---\na: b\n":           3,
 	} {
 		parts := split([]byte(text))
 		if got := string(bytes.Join(parts, nil)); got != text || len(parts) != want {

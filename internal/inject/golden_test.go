@@ -28,7 +28,7 @@ var rewritten = map[string]string{
 	"null-fields": "a written null or an empty list with content is written as what it was, without null",
 }
 
-func inputs(t *testing.T) map[string][]byte {
+func inputs(t testing.TB) map[string][]byte {
 	t.Helper()
 	paths, err := filepath.Glob("testdata/*.in.*")
 	if err != nil || len(paths) < 20 {

@@ -69,6 +69,9 @@ func TestALargeFileIsInjected(t *testing.T) {
 // FuzzInject holds for every text: it is injected or refused as a whole; a second injection changes nothing; and what is taken away
 // leaves what was there, byte for byte unless an alias or a null had to be written in another way.
 func FuzzInject(f *testing.F) {
+	for _, in := range inputs(f) {
+		f.Add(in)
+	}
 	for _, seed := range []string{bare, "---\n" + bare + "---\n" + bare, strings.ReplaceAll(bare, "\n", "\r\n"), `{"apiVersion":"v1","kind":"Pod","spec":{"containers":[{"name":"a"}]}}`,
 		"kind: Pod\napiVersion: v1\nspec: {containers: [{name: a, },],}\n", "apiVersion: v1\nkind: Pod\nspec:\n containers:\n - name: a\n   args: [\"a\n  b\", 'c']\n   x: |2+\n\n     y\n\n",
 		"? kind\n: Pod\n", "&a apiVersion: v1\nkind: Pod\nspec: &s\n  containers: &c\n  - &d {name: a}\nx: *c\ny: *d\n"} {

@@ -332,12 +332,14 @@ func (l *locator) dashes(n *yaml.Node, at, indent int) (int, error) {
 func (l *locator) flow(n *yaml.Node, at, indent int) (int, error) {
 	at++
 	for i, c := range n.Content {
-		at = blank(l.text, at, true)
-		if at < len(l.text) && (l.text[at] == ',' || l.text[at] == ':') {
-			at++
+		separator := byte(',')
+		if n.Kind == yaml.MappingNode && i%2 == 1 {
+			separator = ':'
 		}
-		from := at
-		s, err := l.node(c, indent, from)
+		if next := blank(l.text, at, true); next < len(l.text) && l.text[next] == separator {
+			at = next + 1
+		}
+		s, err := l.node(c, indent, at)
 		if err != nil {
 			return 0, err
 		}
@@ -345,12 +347,6 @@ func (l *locator) flow(n *yaml.Node, at, indent int) (int, error) {
 			return 0, unsupported(c.Line, "a key that is no plain text")
 		}
 		at = s.end
-		if n.Kind != yaml.MappingNode || i%2 == 1 {
-			continue
-		}
-		if colon := blank(l.text, at, true); colon < len(l.text) && l.text[colon] == ':' {
-			at = colon
-		}
 	}
 	for at = blank(l.text, at, true); at < len(l.text); at = blank(l.text, at+1, true) {
 		switch l.text[at] {

@@ -296,6 +296,14 @@ func (s *sandbox) mount(d deployment, v corev1.Volume, at string) {
 		for name, text := range d.config(s.t, v.ConfigMap.Name) {
 			file(name, text, 0o644, 0)
 		}
+	case v.DownwardAPI != nil && strings.Contains(v.DownwardAPI.Items[0].FieldRef.FieldPath, "['"):
+		item := v.DownwardAPI.Items[0]
+		_, key, _ := strings.Cut(strings.TrimSuffix(item.FieldRef.FieldPath, "']"), "['")
+		text, ok := d.pod(s.t).Spec.Template.Annotations[key]
+		if !ok {
+			s.t.Fatalf("volume %s: no annotation %s", v.Name, key)
+		}
+		file(item.Path, text, 0o644, 0)
 	case v.DownwardAPI != nil:
 		file("labels", "app.kubernetes.io/name=\"web\"\n", 0o644, 0)
 		file("annotations", "note=\"with \\\"quotes\\\"\"\n", 0o644, 0)
@@ -370,7 +378,7 @@ func expand(env []string, args []string) []string {
 // containers. There is no control plane but a directory of resources, and in Istio's
 // case none, so that it does not become ready.
 func TestPodsStartServeAndEnd(t *testing.T) {
-	for _, d := range built(t) {
+	for _, d := range append(built(t), injectedPods(t)...) {
 		t.Run(d.name, func(t *testing.T) { startPod(t, d) })
 	}
 }

@@ -187,6 +187,9 @@ func (d deployment) settings(t *testing.T) map[string]any {
 	t.Helper()
 	var conf map[string]any
 	text := d.config(t, configMap(d.pod(t).Spec.Template.Spec))["holdfast.yaml"]
+	if injected, ok := d.pod(t).Spec.Template.Annotations["holdfast.dev/settings"]; ok {
+		text = injected
+	}
 	if err := yaml.UnmarshalStrict([]byte(text), &conf); err != nil || len(conf) == 0 {
 		t.Fatalf("%s: holdfast.yaml: %v", d.name, err)
 	}

@@ -37,7 +37,7 @@ import (
 var overlays = []string{"overlays/native-sidecar", "overlays/envoy-child", "overlays/gateway", "istio"}
 
 // settings are files of --config.
-var settings = []string{"base/holdfast.yaml", "istio/holdfast.yaml", "systemd/holdfast.yaml"}
+var settings = []string{"base/holdfast.yaml", "components/sidecar/holdfast.yaml", "istio/holdfast.yaml", "systemd/holdfast.yaml"}
 
 // bootstrapOverlays are files of --overlay.
 var bootstrapOverlays = []string{"istio/sds-grpc.yaml"}

@@ -178,6 +178,7 @@ func newInject(p process) *command {
 	flags.StringVar(&s.TokenAudience, "token-audience", "", "`NAME` for which the pod's token is issued; empty: the host of the first --upstream")
 	flags.StringVar(&f.file, "settings", "", "`FILE` of further settings of `holdfast run` and `holdfast bootstrap`, as for their --config. They become an annotation of the pod")
 	flags.StringVar(&s.ConfigMap, "config-map", "", "`NAME` of a ConfigMap in the pod's namespace that has all settings as holdfast.yaml, instead of an annotation")
+	flags.StringVar(&s.CAConfigMap, "ca-config-map", "", "`NAME` of a ConfigMap in the pod's namespace whose key ca.crt has the authorities of the control plane's certificate; empty: --upstream-ca of the settings, or those of the image")
 	flags.StringVar(&s.Image, "image", "", "`IMAGE` of holdfast; empty: that of deploy/overlays")
 	flags.StringVar(&s.EnvoyImage, "envoy-image", "", "`IMAGE` of Envoy, for native-sidecar; empty: that of deploy/overlays")
 	flags.StringVar(&s.ChildImage, "child-image", "", "`IMAGE` of holdfast with Envoy, for envoy-child; empty: that of deploy/overlays")

@@ -62,6 +62,12 @@ var annotations = []annotation{
 		}
 		return nil
 	}},
+	{"ca-config-map", func(s *Settings, value string) error {
+		if s.CAConfigMap = value; value == "" {
+			return errors.New("is empty")
+		}
+		return nil
+	}},
 	{"prestop-sleep", func(s *Settings, value string) (err error) {
 		if s.PreStopSleep, err = time.ParseDuration(value); err != nil {
 			return errors.New("want a duration such as 10s, or 0s for none")

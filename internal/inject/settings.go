@@ -34,7 +34,8 @@ func Shapes() []Shape { return []Shape{NativeSidecar, EnvoyChild} }
 type Resources struct{ CPU, Memory, CPULimit, MemoryLimit string }
 
 // Settings are what an injection depends on. The zero value is that of the overlays, but for the upstreams, which have no
-// default. Annotations of a pod override Shape, Upstreams, TokenAudience, ConfigMap, Agent, Proxy and PreStopSleep.
+// default. Annotations of a pod override Shape, Upstreams, TokenAudience, ConfigMap,
+// CAConfigMap, Agent, Proxy and PreStopSleep.
 type Settings struct {
 	Shape Shape
 	// Image is that of holdfast, ChildImage that of holdfast with Envoy, EnvoyImage that of Envoy.
@@ -49,6 +50,9 @@ type Settings struct {
 	// ConfigMap is the name of a ConfigMap in the pod's namespace that has the settings as holdfast.yaml; empty: the pod
 	// has them as an annotation.
 	ConfigMap string
+	// CAConfigMap is the name of a ConfigMap in the pod's namespace whose key ca.crt has the authorities that the control
+	// plane's certificate must lead to; empty: what upstream-ca of Config says, or those of the image.
+	CAConfigMap string
 	// Agent and Proxy are the resources of holdfast and of Envoy. Where holdfast runs Envoy, those of Proxy are those of
 	// their container.
 	Agent, Proxy Resources
@@ -73,6 +77,8 @@ const (
 	maxConfig = 128 << 10
 	// configFile is the name of the settings, among the templates and in the volume of a pod.
 	configFile = "holdfast.yaml"
+	caDir      = "/etc/holdfast-ca"
+	caFile     = caDir + "/ca.crt"
 )
 
 // fixed are keys of the settings whose values the containers, volumes and probes of the shapes rely on.
@@ -90,8 +96,10 @@ func (s Settings) checked(where string) (Settings, error) {
 	if !slices.Contains(Shapes(), s.Shape) {
 		return s, fmt.Errorf("%sthere is no shape %q: want %s or %s", where, s.Shape, NativeSidecar, EnvoyChild)
 	}
-	if s.ConfigMap != "" && !regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`).MatchString(s.ConfigMap) {
-		return s, fmt.Errorf("%s%q is no name of a ConfigMap", where, s.ConfigMap)
+	for _, name := range []string{s.ConfigMap, s.CAConfigMap} {
+		if name != "" && !objectName.MatchString(name) {
+			return s, fmt.Errorf("%s%q is no name of a ConfigMap", where, name)
+		}
 	}
 	if s.ConfigMap != "" && len(s.Config) > 0 {
 		return s, errors.New("settings of a file and a ConfigMap: want one of them, since the ConfigMap has all settings")
@@ -117,6 +125,9 @@ func (s Settings) checked(where string) (Settings, error) {
 	}
 	return s, nil
 }
+
+// objectName matches the name of an object of Kubernetes.
+var objectName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
 
 var quantity = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$`)
 
@@ -192,6 +203,9 @@ func (s Settings) config() (*yaml.Node, error) {
 		put(all, "upstream", value)
 	} else if !upstreams {
 		remove(all, "upstream")
+	}
+	if s.CAConfigMap != "" {
+		put(all, "upstream-ca", scalar(caFile))
 	}
 	return all, nil
 }
@@ -306,13 +320,30 @@ func (s Settings) container(c, pod *yaml.Node) {
 			put(e, "value", scalar(strconv.FormatInt(int64(amount(s.Proxy.MemoryLimit)*384/640), 10)))
 		}
 	}
-	if s.ConfigMap != "" && len(s.Upstreams) > 0 && name == "holdfast" {
-		env := yamledit.Value(c, "env")
-		one := mapping("name", scalar("HOLDFAST_UPSTREAM"))
-		put(one, "value", scalar(strings.Join(s.Upstreams, ",")))
-		one.Style = yaml.FlowStyle
-		env.Content = append(env.Content, one)
+	if name != "holdfast" {
+		return
 	}
+	env, mounts := yamledit.Value(c, "env"), yamledit.Value(c, "volumeMounts")
+	if s.ConfigMap != "" && len(s.Upstreams) > 0 {
+		env.Content = append(env.Content, flow("name", "HOLDFAST_UPSTREAM", "value", strings.Join(s.Upstreams, ",")))
+	}
+	if s.ConfigMap != "" && s.CAConfigMap != "" {
+		env.Content = append(env.Content, flow("name", "HOLDFAST_UPSTREAM_CA", "value", caFile))
+	}
+	if s.CAConfigMap != "" {
+		mount := flow("name", "ca", "mountPath", caDir)
+		put(mount, "readOnly", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: "true"})
+		mounts.Content = append(mounts.Content, mount)
+	}
+}
+
+// flow returns a mapping of texts, in one line.
+func flow(pairs ...string) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Style: yaml.FlowStyle}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		put(n, pairs[i], scalar(pairs[i+1]))
+	}
+	return n
 }
 
 // apply sets the resources of a container.
@@ -346,6 +377,12 @@ func (r Resources) apply(c *yaml.Node) {
 
 // volumes sets what of the volumes depends on the settings.
 func (s Settings) volumes(spec, config *yaml.Node) {
+	if s.CAConfigMap != "" {
+		volume := mapping("name", scalar("ca"))
+		put(volume, "configMap", flow("name", s.CAConfigMap))
+		all := yamledit.Value(spec, "volumes")
+		all.Content = append(all.Content, volume)
+	}
 	for _, v := range list(spec, "volumes") {
 		switch text(v, "name") {
 		case "config":

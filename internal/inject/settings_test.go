@@ -91,6 +91,29 @@ func TestAConfigMapTakesThePlaceOfTheSettings(t *testing.T) {
 	}
 }
 
+func TestTheAuthoritiesOfTheControlPlaneAreMounted(t *testing.T) {
+	for _, configMap := range []string{"", "mesh"} {
+		s := goldenSettings()
+		s.CAConfigMap, s.ConfigMap = "mesh-ca", configMap
+		pod := injectedPod(t, bare, s)
+		spec := yamledit.Value(pod, "spec")
+		if got := text(yamledit.Value(named(t, list(spec, "volumes"), "ca"), "configMap"), "name"); got != "mesh-ca" {
+			t.Errorf("ConfigMap %q", got)
+		}
+		agent := named(t, list(spec, "initContainers"), "holdfast")
+		if got := text(named(t, list(agent, "volumeMounts"), "ca"), "mountPath"); got != caDir {
+			t.Errorf("mounted at %q", got)
+		}
+		told := strings.Contains(text1(yamledit.Value(pod, "metadata"), settingsAnnotation), "upstream-ca: "+caFile+"\n")
+		if configMap != "" {
+			told = text(named(t, list(agent, "env"), "HOLDFAST_UPSTREAM_CA"), "value") == caFile
+		}
+		if !told {
+			t.Error("the agent is not told of it")
+		}
+	}
+}
+
 func TestTheAudienceIsTheHostOfTheControlPlane(t *testing.T) {
 	for upstream, want := range map[string]string{
 		"xds.example:443": "xds.example", "dns:///a.b:1": "a.b", "https://c.d/x": "c.d",

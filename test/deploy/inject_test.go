@@ -111,7 +111,7 @@ func TestWhatIsInjectedDecodesStrictly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text = bytes.TrimPrefix(text, []byte("%YAML 1.1\n")) // kubectl takes no directives
+		text = bytes.TrimPrefix(bytes.TrimPrefix(text, []byte("%YAML 1.1\n")), []byte("--- ")) // kubectl takes neither
 		specs, templates := podSpecs(t, filepath.Base(path), text)
 		injected := 0
 		for i, spec := range specs {

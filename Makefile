@@ -153,6 +153,7 @@ ifneq ($(KUBERNETES_TEST),skip)
 	test/kubernetes/packages
 	@$(MAKE) --no-print-directory kubernetes istio
 endif
+	cd test/kubernetes/components && go test -count=1 $(GOTESTFLAGS) ./validation
 	$(call in-each,$(cluster),go test -count=1 -timeout 120m -v $(SHORT) $(GOTESTFLAGS) .)
 
 e2e-matrix: build previous prometheus ## the end-to-end tests with every Envoy of ENVOY_MATRIX

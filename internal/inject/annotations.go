@@ -135,6 +135,8 @@ func (s Settings) of(template *yaml.Node) (Settings, []string, error) {
 	where := ""
 	if len(given) > 0 {
 		where = "its annotations (" + strings.Join(given, ", ") + "): "
+	} else {
+		s.Validate = nil // Check has called it
 	}
 	s, err := s.checked(where)
 	var warnings []string

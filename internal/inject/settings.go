@@ -59,7 +59,8 @@ type Settings struct {
 	// PreStopSleep is how long the user's containers go on when the pod is to end, in whole seconds, unless they have a
 	// preStop hook; 0: not. NewSettings has 10 s.
 	PreStopSleep time.Duration
-	// Validate checks the settings that the agent will read, beyond their form; nil for no check.
+	// Validate checks the settings that the agent will read, beyond their form; nil for no check. Check calls it, and an
+	// injection does for a pod with annotations that override settings.
 	Validate func(config []byte) error
 }
 
@@ -84,7 +85,7 @@ const (
 // fixed are keys of the settings whose values the containers, volumes and probes of the shapes rely on.
 var fixed = []string{"socket", "admin", "state-dir", "out", "bootstrap", "pod-labels", "pod-annotations", "ready-listen", "stats-listen", "health", "socket-group", "config"}
 
-// Check returns an error if no pod could be injected with the settings.
+// Check returns an error if no pod could be injected with the settings. Call it once before any injection.
 func (s Settings) Check() error {
 	_, err := s.checked("")
 	return err

@@ -185,7 +185,7 @@ func New(cfg Config) (*Agent, error) {
 	a.server = downstream.New(a.serverConfig())
 	if cfg.Shadow != nil {
 		conf := *cfg.Shadow
-		conf.Dump, conf.Log = envoy.NewAdmin(conf.Admin).ConfigDump, cfg.Log
+		conf.Dump, conf.Connected, conf.Log = envoy.NewAdmin(conf.Admin).ConfigDump, a.answered, cfg.Log
 		a.shadow = shadow.New(conf, a.Attach)
 	}
 	return a, nil

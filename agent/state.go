@@ -58,6 +58,22 @@ func (a *Agent) comparing() admin.Condition {
 	return admin.Holds("shadow", nil)
 }
 
+// answered reports whether a control plane answers, or why none does.
+func (a *Agent) answered() (bool, error) {
+	var failed error
+	for _, m := range a.groups.Members() {
+		if m.Connected() {
+			return true, nil
+		}
+		for _, u := range m.Status().Upstreams {
+			if u.LastError != "" {
+				failed = errors.New(u.Name + ": " + u.LastError)
+			}
+		}
+	}
+	return false, failed
+}
+
 // Shadow returns what a shadow has found; nil if the agent is none.
 func (a *Agent) Shadow() *shadow.Report {
 	if a.shadow == nil {

@@ -12,6 +12,7 @@ package shadow
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"maps"
@@ -38,6 +39,9 @@ type Config struct {
 	// Admin names Envoy's admin interface in a Report, and Dump asks it for /config_dump?include_eds.
 	Admin string
 	Dump  func(context.Context) ([]byte, error)
+	// Connected reports whether a control plane answers the agent, and why none does; nil and false before the first attempt has
+	// ended. If it is nil, one always does.
+	Connected func() (bool, error)
 	// Interval is the time between two comparisons; 0 means DefaultInterval.
 	Interval time.Duration
 	// Grace is how long something differs before it is a difference; 0 means DefaultGrace.
@@ -205,11 +209,11 @@ func (s *Shadow) failed(err error) {
 	defer s.mu.Unlock()
 	switch {
 	case err == nil && s.report.Error != "":
-		s.cfg.Log.Info("Envoy can be compared again")
+		s.cfg.Log.Info("what Envoy has can be compared again")
 		s.report.Error, s.report.ErrorSince = "", time.Time{}
 	case err != nil:
 		if s.report.Error != err.Error() {
-			s.cfg.Log.Error("Envoy cannot be compared with what it would be served", "err", err)
+			s.cfg.Log.Error("what Envoy has cannot be compared with what it would be served", "err", err)
 		}
 		if s.report.Error == "" {
 			s.report.ErrorSince = time.Now()
@@ -244,6 +248,13 @@ func (s *Shadow) compare(ctx context.Context) error {
 		s.node, s.follow, s.fresh = s.dump.Node, newFollower(view), true
 	}
 	s.follow.subscribe(s.dump)
+	if s.cfg.Connected != nil {
+		if connected, err := s.cfg.Connected(); err != nil {
+			return fmt.Errorf("the control plane does not answer the agent: %w", err)
+		} else if !connected {
+			return nil
+		}
+	}
 	s.fresh = s.follow.take() || s.fresh
 	if s.fresh {
 		s.last, s.fresh = compare(s.dump, s.follow.served), false

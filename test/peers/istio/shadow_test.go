@@ -17,7 +17,7 @@ func shadows(t *testing.T, e *envoy, name, xds, certs string) {
 	if certs == "" {
 		flags = append(flags, "--upstream-plaintext")
 	} else {
-		flags = append(flags, "--upstream-ca", certs+"/ca.pem", "--upstream-cert", certs+"/workload.pem", "--upstream-key", certs+"/workload.key")
+		flags = append(flags, "--upstream-ca", certs+"/ca.pem", "--upstream-server-name", "gateway.test", "--upstream-cert", certs+"/workload.pem", "--upstream-key", certs+"/workload.key")
 	}
 	out, err := exec.Command(agentBinary, flags...).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "Envoy has what it would be served.") {

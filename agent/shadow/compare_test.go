@@ -155,6 +155,24 @@ func TestWhatEnvoyHasFromElsewhereIsNotCompared(t *testing.T) {
 	}
 }
 
+// An Envoy may have streams of its own for clusters and listeners, to one control plane.
+func TestAnEnvoyWithoutADSIsComparedToo(t *testing.T) {
+	source := func(cluster string) string {
+		return `"api_config_source": {"api_type": "GRPC", "grpc_services": [{"envoy_grpc": {"cluster_name": "` + cluster + `"}}]}`
+	}
+	d := dump(t, func(s string) string {
+		s = strings.ReplaceAll(s, `"ads": {}`, source("xds"))
+		return strings.Replace(s, `"ads_config"`, `"deprecated_v1"`, 1)
+	})
+	if d.ADS != "xds (127.0.0.1:18000)" || !d.Wildcards[xds.ListenerType] || !d.Names[xds.Key{Type: xds.RouteType, Name: "r"}] || len(d.Held) != 6 {
+		t.Errorf("%+v", d)
+	}
+	text := strings.ReplaceAll(string(read(t, "dump.json")), `"ads": {}`, `"path_config_source": {"path": "/x.yaml"}`)
+	if _, err := Parse([]byte(strings.Replace(text, `"ads_config"`, `"deprecated_v1"`, 1))); err == nil || !strings.Contains(err.Error(), "nothing to compare") {
+		t.Errorf("of an Envoy without a control plane: %v", err)
+	}
+}
+
 func TestRubbishIsNoDump(t *testing.T) {
 	for text, want := range map[string]string{
 		"<html>": "invalid character", "{}": "no bootstrap", `{"configs": 3}`: "config_dump",

@@ -3,6 +3,7 @@ package shadow
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"strings"
@@ -36,8 +37,8 @@ type Held struct {
 type Dump struct {
 	// Node is the Node that Envoy sends.
 	Node *corev3.Node
-	// ADS describes where Envoy's ADS stream leads to: the name of a cluster, and its addresses if the bootstrap has them; ""
-	// if there is none.
+	// ADS describes where Envoy's ADS stream leads to, or without one its clusters and listeners come from: the name of a cluster,
+	// and its addresses if the bootstrap has them. It is never "".
 	ADS string
 	// Wildcards are the types of which Envoy asks for all resources.
 	Wildcards map[string]bool
@@ -87,8 +88,11 @@ func Parse(dump []byte) (*Dump, error) {
 			d.bootstrap(b.GetBootstrap())
 		}
 	}
-	if d.Node == nil {
-		return nil, fmt.Errorf("config_dump: it has no bootstrap: is this the admin interface of an Envoy?")
+	switch {
+	case d.Node == nil:
+		return nil, errors.New("config_dump: it has no bootstrap: is this the admin interface of an Envoy?")
+	case d.ADS == "":
+		return nil, errors.New("this Envoy asks no control plane for listeners and clusters: there is nothing to compare")
 	}
 	found := make(map[xds.Key]*Held)
 	for _, part := range parts {
@@ -128,10 +132,15 @@ func (d *Dump) bootstrap(b *bootstrapv3.Bootstrap) {
 		d.Node = &corev3.Node{}
 	}
 	dynamic := b.GetDynamicResources()
-	for _, service := range dynamic.GetAdsConfig().GetGrpcServices() {
-		d.adsCluster = service.GetEnvoyGrpc().GetClusterName()
-		d.ADS = cmp.Or(d.adsCluster, service.GetGoogleGrpc().GetTargetUri())
-		break // the first one, as Envoy
+	for _, source := range []*corev3.ApiConfigSource{
+		dynamic.GetAdsConfig(), dynamic.GetCdsConfig().GetApiConfigSource(), dynamic.GetLdsConfig().GetApiConfigSource(),
+	} {
+		if d.adsCluster = clusterOf(source); d.ADS == "" {
+			d.ADS = cmp.Or(d.adsCluster, first(source.GetGrpcServices()).GetGoogleGrpc().GetTargetUri())
+		}
+		if d.ADS != "" {
+			break
+		}
 	}
 	for _, c := range b.GetStaticResources().GetClusters() {
 		if c.GetName() != d.adsCluster {
@@ -160,18 +169,26 @@ func addresses(a *endpointv3.ClusterLoadAssignment) (all []string) {
 	return all
 }
 
+// clusterOf returns the cluster that a source asks, "" for none. Envoy uses the first one.
+func clusterOf(source *corev3.ApiConfigSource) string {
+	return cmp.Or(first(source.GetGrpcServices()).GetEnvoyGrpc().GetClusterName(), first(source.GetClusterNames()))
+}
+
+// first returns the first of several, or the zero value.
+func first[T any](all []T) (one T) {
+	if len(all) > 0 {
+		one = all[0]
+	}
+	return one
+}
+
 // fromADS reports whether a source of configuration is the ADS stream, or leads to the same control plane.
 func (d *Dump) fromADS(source *corev3.ConfigSource) bool {
-	if d.ADS == "" {
-		return false
-	}
 	if source.GetAds() != nil {
 		return true
 	}
-	for _, service := range source.GetApiConfigSource().GetGrpcServices() {
-		return d.adsCluster != "" && service.GetEnvoyGrpc().GetClusterName() == d.adsCluster
-	}
-	return false
+	cluster := clusterOf(source.GetApiConfigSource())
+	return cluster != "" && cluster == d.adsCluster
 }
 
 // contents yields what one part of a config_dump says of resources from a control plane.
@@ -344,7 +361,7 @@ func (d *Dump) refer(held *Held) {
 			d.Names[xds.Key{Type: ref.Type, Name: ref.Name}] = true
 		}
 	}
-	if r, ok := held.Active.(*routev3.ScopedRouteConfiguration); ok && d.ADS != "" {
+	if r, ok := held.Active.(*routev3.ScopedRouteConfiguration); ok {
 		d.Names[xds.Key{Type: xds.RouteType, Name: r.GetRouteConfigurationName()}] = true
 	}
 }
@@ -354,5 +371,5 @@ func (d *Dump) asks(ref references.Reference) bool {
 	if ref.Source == nil {
 		return false
 	}
-	return d.fromADS(ref.Source) || ref.Source.GetSelf() != nil && d.ADS != ""
+	return d.fromADS(ref.Source) || ref.Source.GetSelf() != nil
 }

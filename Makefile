@@ -13,6 +13,11 @@ PYTHON        ?= python3
 GOTESTFLAGS   ?=
 IMAGE         ?= holdfast
 IMAGEFLAGS    ?=
+DIST          ?= dist
+SIGNING_KEY   ?=
+PLATFORMS     ?=
+DIRTY         ?=
+RELEASEFLAGS  ?=
 # The image of Istio's proxy, of the release of istiod, out of which IMAGE-istio takes Envoy.
 ISTIO_PROXY   ?= docker.io/istio/proxyv2:1.31.1-distroless
 # The release of SPIRE that test/peers/spire plays with.
@@ -44,13 +49,13 @@ override ISTIO := $(istio_built)
 endif
 export KUBERNETES ISTIO
 
-# The modules of their own, beside the main one, which has only what the product needs. test/lint and components are no code
-# but programs of others, and what runs in a cluster has targets of its own.
-modules := $(patsubst %/go.mod,%,$(wildcard test/*/go.mod test/peers/*/go.mod test/*/components/go.mod))
+# The modules of their own, beside the main one, which has only what the product needs: a tool in deploy, and tests. test/lint and components are no code
+# but programs of others; what runs in a cluster has targets of its own, and so has test/release.
+modules := $(patsubst %/go.mod,%,$(wildcard deploy/*/go.mod test/*/go.mod test/peers/*/go.mod test/*/components/go.mod))
 code    := $(filter-out test/lint %/components,$(modules))
 peers   := $(filter test/peers/%,$(code))
 cluster := test/kubernetes test/istio
-tests   := $(filter-out $(peers) $(cluster),$(code))
+tests   := $(filter-out $(peers) $(cluster) test/release,$(code))
 
 # $(call in-each,MODULES,COMMAND) runs the command in each of the modules, also when it failed in another.
 in-each = @failed=; for dir in $(1); do \
@@ -60,8 +65,8 @@ if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 
 .DEFAULT_GOAL := help
 # Go knows itself what of these is to be built.
-.PHONY: bin/bench bin/staticcheck
-.PHONY: help build envoy previous prometheus browser spire kubernetes istio kubernetes-test kubernetes-test-all test test-model test-others test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-mesh-scale bench-check bench-go fuzz demo demo-mesh image image-check clean
+.PHONY: bin/bench bin/release bin/staticcheck
+.PHONY: help build envoy previous prometheus browser spire kubernetes istio kubernetes-test kubernetes-test-all release test-release test-release-all test test-model test-others test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-mesh-scale bench-check bench-go fuzz demo demo-mesh image image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -70,7 +75,8 @@ help: ## list the targets
 	@echo "  PROMETHEUS=directory of prometheus and promtool, CHROMIUM=path of a browser, KUBERNETES_TEST=skip,"
 	@echo "  FUZZTIME=$(FUZZTIME), BENCH=regexp, GOTESTFLAGS=flags for go test, VERSION=$(VERSION),"
 	@echo "  RESULTS=$(RESULTS), PLOTS=$(PLOTS) (a directory), BENCHFLAGS=flags for bin/bench (-quick, -cases regexp, -rounds n, …),"
-	@echo "  IMAGE=$(IMAGE), IMAGEFLAGS=flags for docker build, ENGINE=docker or podman, ISTIO_PROXY=$(ISTIO_PROXY)"
+	@echo "  IMAGE=$(IMAGE), IMAGEFLAGS=flags for docker build, ENGINE=docker or podman, ISTIO_PROXY=$(ISTIO_PROXY),"
+	@echo "  DIST=$(DIST), SIGNING_KEY=PEM file, PLATFORMS=linux/amd64,… (of release; default all), DIRTY=1, RELEASEFLAGS=flags for bin/release"
 
 build: ## build the static binaries bin/holdfast and bin/holdfast-mesh
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/holdfast ./cmd/holdfast-mesh
@@ -109,7 +115,7 @@ $(CURDIR)/.peers/spire-%:
 	test/peers/spire/build $* $@
 
 # The models compute for a quarter of an hour, beside tests that mostly wait and come first.
-test: build envoy previous prometheus browser ## every test, with the race detector: units, real Envoy, end to end; and test-model, test-peers, kubernetes-test
+test: build envoy previous prometheus browser ## every test, with the race detector: units, real Envoy, end to end; and test-model, test-release, test-peers, kubernetes-test
 	@$(MAKE) --no-print-directory test-model & model=$$!; \
 	$(MAKE) --no-print-directory test-others; code=$$?; \
 	wait $$model || code=2; exit $$code
@@ -122,6 +128,7 @@ test-model: ## the random histories of the models, without the race detector, be
 test-others:
 	go test -race -timeout 30m $(GOTESTFLAGS) ./...
 	$(call in-each,$(tests),go test -race -count=1 -timeout 30m $(GOTESTFLAGS) ./...)
+	@$(MAKE) --no-print-directory test-release
 	@$(MAKE) --no-print-directory test-peers
 	@$(MAKE) --no-print-directory kubernetes-test
 
@@ -155,6 +162,26 @@ ifneq ($(KUBERNETES_TEST),skip)
 endif
 	cd test/kubernetes/components && go test -count=1 $(GOTESTFLAGS) ./validation
 	$(call in-each,$(cluster),go test -count=1 -timeout 120m -v $(SHORT) $(GOTESTFLAGS) .)
+
+# The Go of the Dockerfile: another one could compress otherwise.
+release_go := go$(shell sed -n 's/^ARG GO_VERSION=//p' Dockerfile)
+bin/release:
+	@cd deploy/release && GOTOOLCHAIN=$(release_go) CGO_ENABLED=0 go build -trimpath -o '$(CURDIR)/$@' .
+
+release: bin/release ## what a release page holds, into DIST: VERSION=v0.1.0, and SIGNING_KEY=file, PLATFORMS=list, DIRTY=1 (docs/releasing.md)
+ifneq ($(origin VERSION),file)
+	bin/release -version '$(VERSION)' -dist '$(DIST)' -signing-key '$(SIGNING_KEY)' -platforms '$(PLATFORMS)' $(if $(DIRTY),-dirty) $(RELEASEFLAGS)
+else
+	@echo 'make release: no version: give one, as in `make release VERSION=v0.1.0`' >&2; exit 1
+endif
+
+# Without -short everything is built, and arm64 is emulated for minutes.
+test-release: SHORT := -short
+test-release: test-release-all ## the packages, images and archives of a release, made, installed and run: about four minutes; as root
+
+test-release-all: build bin/release envoy ## the same for all platforms, and more of it on arm64: a quarter of an hour
+	test/release/packages
+	cd test/release && go test -count=1 -timeout 60m -v $(SHORT) $(GOTESTFLAGS) .
 
 e2e-matrix: build previous prometheus ## the end-to-end tests with every Envoy of ENVOY_MATRIX
 	@set -e; for v in $(ENVOY_MATRIX); do \

@@ -146,6 +146,10 @@ func TestTheCheckOfImportsCanFail(t *testing.T) {
 		{"downstream", "mesh/push", true},
 		{"mesh/push/queue", "sync", true},
 
+		{"agent", "deploy/release", true},
+		{"test/release", "deploy/release", true},
+		{"deploy/release", "deploy/release/sbom", false},
+
 		{"agent", "internal/xdstest", true},
 		{"internal/xds", "internal/xdstest", true},
 		{"cmd/holdfast", "internal/envoytest", true},
@@ -171,7 +175,7 @@ func TestTheCheckOfImportsCanFail(t *testing.T) {
 	} {
 		t.Run(tc.from+" imports "+tc.imports, func(t *testing.T) {
 			imported := tc.imports
-			if tree, _, _ := strings.Cut(tc.imports, "/"); slices.Contains([]string{"cmd", "agent", "upstream", "downstream", "sds", "bootstrap", "internal", "mesh", "test"}, tree) {
+			if tree, _, _ := strings.Cut(tc.imports, "/"); slices.Contains([]string{"cmd", "agent", "upstream", "downstream", "sds", "bootstrap", "internal", "mesh", "test", "deploy"}, tree) {
 				imported = module + "/" + tc.imports
 			}
 			p := source(t, tc.from, "package p\n\nimport _ \""+imported+"\"\n")
@@ -194,6 +198,7 @@ func TestTheCheckOfWhatIsRequiredCanFail(t *testing.T) {
 		{"agent", goMod{Require: []required{{Path: "example.com/c", Indirect: true}}}, false},
 		{"agent", goMod{Require: []required{{Path: "go.uber.org/goleak"}}}, false},
 		{"test/e2e", goMod{Require: []required{{Path: "example.com/a/v2"}}}, true},
+		{"deploy/release", goMod{Require: []required{{Path: "example.com/a/v2"}}}, true},
 		{"internal/xdstest", goMod{Require: []required{{Path: "example.com/a/v2"}}}, true},
 		{"agent", goMod{Tool: []struct{ Path string }{{"example.com/a/v2/b"}}}, true},
 	} {

@@ -4,6 +4,6 @@
 // tests, and nothing imports it.
 //
 // The sources are parsed and not built, so the rules apply to every platform and build tag at once. Only imports of
-// non-test files are checked: a test may import any package. The modules below test are checked like the packages of the
-// main module.
+// non-test files are checked: a test may import any package. The modules below deploy and test are checked like the
+// packages of the main module.
 package architecture

@@ -28,6 +28,10 @@ var onlyImportedBy = map[string][]string{
 // forTests are packages that no program may contain.
 var forTests = []string{"internal/xdstest", "internal/bubble", "internal/envoytest", "internal/prometheustest", "sds/pkitest"}
 
+// tools are programs that make the product, and are not part of it. They have modules of their own, may import what tests
+// import, and nothing imports them.
+var tools = []string{"deploy"}
+
 // requiredForTests are the modules that go.mod may require although only tests import them. A test with larger dependencies
 // belongs in a module of its own, below test.
 var requiredForTests = []string{"go.uber.org/goleak"}
@@ -87,7 +91,7 @@ func requireProblems(mod goMod, pkgs []*pkg) []string {
 
 // productImports reports whether p is part of the product and imports a package of the named module.
 func productImports(p *pkg, named string) bool {
-	if inTree(p.path, "test") || inAnyTree(p.path, forTests) {
+	if inTree(p.path, "test") || inAnyTree(p.path, forTests) || inAnyTree(p.path, tools) {
 		return false
 	}
 	for imported := range p.imports {
@@ -102,6 +106,9 @@ func productImports(p *pkg, named string) bool {
 func againstTheOrder(from, to string) string {
 	if inTree(to, "cmd") && !inTree(from, "cmd") {
 		return "nothing imports cmd"
+	}
+	if inAnyTree(to, tools) && !inAnyTree(from, tools) {
+		return "it is a tool, and not part of the product"
 	}
 	if inAnyTree(to, forTests) && !inAnyTree(from, forTests) && !inTree(from, "test") {
 		return "it is for tests only"

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// repository is where the source is, for labels and package URLs.
+const repository = "github.com/holdfast-xds/holdfast"
+
+// license is the SPDX identifier of holdfast's own license.
+const license = "Apache-2.0"
+
+// command is a program of the release.
+type command struct {
+	name string
+	// optional commands are left out while their folder does not exist.
+	optional bool
+}
+
+// allCommands are the programs of a release; each is the package cmd/NAME.
+var allCommands = []command{{name: "holdfast"}, {name: "holdfast-mesh"}, {name: "holdfast-injector", optional: true}}
+
+// commandsOf returns the names of the commands that a source tree has.
+func commandsOf(source string) ([]string, error) {
+	var names []string
+	for _, c := range allCommands {
+		_, err := os.Stat(filepath.Join(source, "cmd", c.name))
+		switch {
+		case err == nil:
+			names = append(names, c.name)
+		case !c.optional:
+			return nil, fmt.Errorf("the source has no cmd/%s: %w", c.name, err)
+		}
+	}
+	return names, nil
+}
+
+// platform is an operating system and an architecture, by Go's names.
+type platform struct{ os, arch string }
+
+func (p platform) String() string { return p.os + "/" + p.arch }
+
+// dashed is the platform in names of files.
+func (p platform) dashed() string { return p.os + "-" + p.arch }
+
+// allPlatforms are those of a release.
+var allPlatforms = []platform{{"darwin", "amd64"}, {"darwin", "arm64"}, {"linux", "amd64"}, {"linux", "arm64"}}
+
+// parsePlatforms reads a list such as linux/amd64,darwin/arm64; empty means all.
+func parsePlatforms(list string) ([]platform, error) {
+	if list == "" {
+		return allPlatforms, nil
+	}
+	var chosen []platform
+	for one := range strings.SplitSeq(list, ",") {
+		os, arch, _ := strings.Cut(strings.TrimSpace(one), "/")
+		p := platform{os, arch}
+		if !slices.Contains(allPlatforms, p) {
+			return nil, fmt.Errorf("-platforms %q: %q is none of %v", list, one, allPlatforms)
+		}
+		if !slices.Contains(chosen, p) {
+			chosen = append(chosen, p)
+		}
+	}
+	slices.SortFunc(chosen, func(a, b platform) int { return strings.Compare(a.String(), b.String()) })
+	return chosen, nil
+}
+
+// linuxOf returns the platforms with Linux.
+func linuxOf(all []platform) []platform {
+	return slices.DeleteFunc(slices.Clone(all), func(p platform) bool { return p.os != "linux" })
+}
+
+// modes of files in everything that is made.
+const (
+	regular    fs.FileMode = 0o644
+	executable fs.FileMode = 0o755
+	directory  fs.FileMode = 0o755
+)

@@ -86,7 +86,7 @@ func withParents(entries []entry) ([]entry, error) {
 // gzipOf compresses data; the header has neither a name nor a time.
 func gzipOf(data []byte) ([]byte, error) {
 	var out bytes.Buffer
-	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	w, err := gzip.NewWriterLevel(&out, gzip.DefaultCompression) // the best takes three times as long for a hundredth less
 	if err != nil {
 		return nil, err
 	}

@@ -224,8 +224,8 @@ func packageInfo(in packaging, p linuxPackage, format string, all map[string]pac
 		Description: p.summary + "\n" + p.description,
 		Overridables: nfpm.Overridables{
 			Contents: contents, Umask: 0o022, Recommends: []string{"ca-certificates"},
-			RPM: nfpm.RPM{Summary: p.summary, BuildHost: "holdfast", Compression: "gzip:9", Packager: maintainer},
-			Deb: nfpm.Deb{Compression: "gzip:9"},
+			RPM: nfpm.RPM{Summary: p.summary, BuildHost: "holdfast", Compression: "gzip", Packager: maintainer},
+			Deb: nfpm.Deb{Compression: "gzip"},
 		},
 	}
 	var err error

@@ -21,7 +21,6 @@ node-id: web-1
 node-cluster: web
 node-metadata: ["TYPE=sidecar", "NAMESPACE=demo", "INTERCEPTION_MODE=NONE", 'LABELS:={"app": "web"}']
 out: /run/holdfast/envoy.yaml
-bootstrap: /run/holdfast/envoy.yaml
 drain-min: 1s
 drain-timeout: 2s
 `

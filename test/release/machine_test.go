@@ -14,7 +14,7 @@ import (
 )
 
 // limit bounds every wait for something that should happen at once or nearly so.
-const limit = 60 * time.Second
+const limit = 30 * time.Second
 
 // debian is a copy of a Debian's root, which a test may change.
 func debian(t testing.TB) string {
@@ -45,6 +45,7 @@ func install(t testing.TB, dir string, files ...string) {
 type machine struct {
 	testing.TB
 	dir  string
+	log  string
 	init int // the pid of its systemd
 }
 
@@ -62,13 +63,16 @@ mount -t tmpfs -o mode=1777 tmpfs tmp
 mount -t tmpfs -o mode=0755 tmpfs dev
 for f in null zero full random urandom tty; do touch dev/$f; mount --bind /dev/$f dev/$f; done
 mkdir dev/pts dev/shm
+mount -t devpts -o newinstance,ptmxmode=0666 devpts dev/pts
+ln -s pts/ptmx dev/ptmx
 ln -s /proc/self/fd dev/fd
 mount -t cgroup2 cgroup2 sys/fs/cgroup
 mkdir -p "sys/fs/cgroup$2"
 mount --bind "sys/fs/cgroup$2" sys/fs/cgroup
 echo $$ > sys/fs/cgroup/cgroup.procs
 ip link set lo up
-exec env -i container=holdfast-test PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot . /lib/systemd/systemd --log-target=console --show-status=no --unit=multi-user.target
+pivot_root . mnt
+exec env -i container=holdfast-test PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot . sh -c 'umount -l /mnt && exec /lib/systemd/systemd --log-target=journal --show-status=no --unit=multi-user.target'
 `
 
 // start boots a root.
@@ -77,6 +81,12 @@ func start(t testing.TB, dir string) *machine {
 	for _, unit := range []string{"systemd-networkd-wait-online.service", "systemd-timesyncd.service", "getty.target", "console-getty.service"} {
 		_ = os.Symlink("/dev/null", filepath.Join(dir, "etc/systemd/system", unit)) // nothing of it is of use here
 	}
+	// Where the tests may not raise the limit of open files, systemd may not do so for its services either.
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "etc/systemd/system/service.d/files.conf"), fmt.Sprintf("[Service]\nLimitNOFILE=%d\n", files.Max))
 	log := filepath.Join(work, filepath.Base(dir)+".log")
 	out, err := os.Create(log)
 	if err != nil {
@@ -94,7 +104,7 @@ func start(t testing.TB, dir string) *machine {
 		_ = cmd.Wait()
 		_ = out.Close()
 	})
-	m := &machine{TB: t, dir: dir}
+	m := &machine{TB: t, dir: dir, log: log}
 	m.eventually(func() error {
 		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", cmd.Process.Pid, cmd.Process.Pid))
 		if err != nil {
@@ -121,13 +131,13 @@ func tail(file string) string {
 func (m *machine) eventually(condition func() error) {
 	m.Helper()
 	if err := testbed.Eventually(limit, condition); err != nil {
-		m.Fatal(err)
+		m.Fatalf("%v\n%s", err, m.journal())
 	}
 }
 
 // try runs a command in the machine.
 func (m *machine) try(args ...string) (string, error) {
-	cmd := exec.Command("nsenter", append([]string{"--target", fmt.Sprint(m.init), "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wdns", "/", "--",
+	cmd := exec.Command("nsenter", append([]string{"--target", fmt.Sprint(m.init), "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wdns=/", "--",
 		"env", "-i", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C"}, args...)...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -144,8 +154,8 @@ func (m *machine) does(args ...string) string {
 }
 
 func (m *machine) journal() string {
-	out, _ := m.try("journalctl", "--no-pager", "-n", "60")
-	return out
+	out, _ := m.try("journalctl", "--no-pager", "--boot", "-n", "60")
+	return tail(m.log) + "\n" + out
 }
 
 // property is what systemd says of a unit.

@@ -77,22 +77,37 @@ var (
 
 // keyFiles are the private and the public key of the version's release, made by openssl: Ed25519.
 func keyFiles(t testing.TB) (private, public string) {
-	private, public = filepath.Join(work, "key.pem"), filepath.Join(work, "public.pem")
+	private, public = filepath.Join(kept(), "key.pem"), filepath.Join(kept(), "public.pem")
 	keys.Do(func() {
-		run(t, "openssl", "genpkey", "-algorithm", "ed25519", "-out", private)
-		run(t, "openssl", "pkey", "-in", private, "-pubout", "-out", public)
+		newKey(t, private, public, "-algorithm", "ed25519")
 	})
 	return private, public
 }
 
 // keyFilesBefore are those of the release before: ECDSA.
 func keyFilesBefore(t testing.TB) (private, public string) {
-	private, public = filepath.Join(work, "key-before.pem"), filepath.Join(work, "public-before.pem")
+	private, public = filepath.Join(kept(), "key-before.pem"), filepath.Join(kept(), "public-before.pem")
 	keysBefore.Do(func() {
-		run(t, "openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", private)
-		run(t, "openssl", "pkey", "-in", private, "-pubout", "-out", public)
+		newKey(t, private, public, "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
 	})
 	return private, public
+}
+
+// kept is the folder of releases and keys.
+func kept() string {
+	if dir := os.Getenv("HOLDFAST_RELEASES"); dir != "" {
+		return dir
+	}
+	return work
+}
+
+// newKey makes a key with openssl, unless it is there.
+func newKey(t testing.TB, private, public string, options ...string) {
+	t.Helper()
+	if _, err := os.Stat(public); err != nil {
+		run(t, "openssl", append([]string{"genpkey", "-out", private}, options...)...)
+		run(t, "openssl", "pkey", "-in", private, "-pubout", "-out", public)
+	}
 }
 
 // releaseOf makes a release of a repository.
@@ -106,11 +121,16 @@ func releaseOf(t testing.TB, repository, dist string, env []string, args ...stri
 	}
 }
 
-// folder returns where a release is, and makes it if it was not yet.
+// folder returns where a release is, and makes it if it was not yet. While one works on the tests, HOLDFAST_RELEASES names a
+// folder in which releases, and their keys, stay for the next run.
 func (m *made) folder(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	m.once.Do(func() {
-		dir := filepath.Join(work, name)
+		dir := filepath.Join(kept(), name)
+		if _, err := os.Stat(filepath.Join(dir, "SHA256SUMS")); err == nil {
+			m.dir = dir
+			return
+		}
 		releaseOf(t, envoytest.Root(t), dir, nil, args...)
 		m.dir = dir
 	})

@@ -14,12 +14,12 @@ import (
 func TestTheRPMsAreInstalledUpgradedAndErased(t *testing.T) {
 	dir := debian(t)
 	rpm := func(args ...string) string {
-		return run(t, "rpm", append([]string{"--root", dir, "--nodeps", "--noplugins"}, args...)...)
+		return run(t, "rpm", append([]string{"--root", dir}, args...)...)
 	}
 	older := []string{filepath.Join(distBefore(t), "holdfast-0.1.0-rc.1-1.x86_64.rpm"), filepath.Join(distBefore(t), "holdfast-mesh-0.1.0-rc.1-1.x86_64.rpm")}
 	newer := []string{filepath.Join(dist(t), "holdfast-0.1.0-1.x86_64.rpm"), filepath.Join(dist(t), "holdfast-mesh-0.1.0-1.x86_64.rpm")}
 	run(t, "rpm", append([]string{"--checksig", "--nosignature"}, append(older, newer...)...)...)
-	rpm(append([]string{"--install"}, older...)...)
+	rpm(append([]string{"--nodeps", "--noplugins", "--install"}, older...)...)
 	if out := rpm("--query", "--all", "--queryformat", "%{NAME} %{VERSION}-%{RELEASE} %{ARCH} %{LICENSE}\n"); !strings.Contains(out, "holdfast 0.1.0~rc.1-1 x86_64 Apache-2.0\n") || !strings.Contains(out, "holdfast-mesh 0.1.0~rc.1-1 x86_64") {
 		t.Errorf("installed: %s", out)
 	}
@@ -28,7 +28,7 @@ func TestTheRPMsAreInstalledUpgradedAndErased(t *testing.T) {
 	}
 	write(t, filepath.Join(dir, "etc/holdfast/holdfast.yaml"), settings)
 	write(t, filepath.Join(dir, "var/lib/holdfast/kept"), "state")
-	rpm(append([]string{"--upgrade"}, newer...)...)
+	rpm(append([]string{"--nodeps", "--noplugins", "--upgrade"}, newer...)...)
 	if out := run(t, "chroot", dir, "holdfast", "version"); !strings.Contains(out, version) || strings.Contains(out, "rc.1") {
 		t.Errorf("version: %s", out)
 	}
@@ -38,8 +38,8 @@ func TestTheRPMsAreInstalledUpgradedAndErased(t *testing.T) {
 	if out, err := exec.Command("rpm", append([]string{"--root", dir, "--nodeps", "--noplugins", "--upgrade"}, older...)...).CombinedOutput(); err == nil || !strings.Contains(string(out), "newer than") {
 		t.Errorf("the older version was installed over the newer: %v\n%s", err, out)
 	}
-	rpm("--verify", "--nofiles", "holdfast")
-	rpm("--erase", "holdfast", "holdfast-mesh")
+	rpm("--verify", "--nodeps", "--nofiles", "holdfast")
+	rpm("--nodeps", "--noplugins", "--erase", "holdfast", "holdfast-mesh")
 	if _, err := os.Stat(filepath.Join(dir, "usr/bin/holdfast")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the program is left: %v", err)
 	}

@@ -32,7 +32,7 @@ func goVersion(source string) (string, error) {
 	}
 	m := regexp.MustCompile(`(?m)^ARG GO_VERSION=(\S+)$`).FindSubmatch(data)
 	if m == nil {
-		return "", fmt.Errorf("Dockerfile: no ARG GO_VERSION with a default, which is the version of Go for a release")
+		return "", fmt.Errorf("no ARG GO_VERSION with a default in the Dockerfile, which is the version of Go for a release")
 	}
 	return "go" + string(m[1]), nil
 }

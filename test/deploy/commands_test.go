@@ -218,7 +218,7 @@ func TestUnitsRunCommandsThatExistAndHardenThem(t *testing.T) {
 			}
 		}
 	}
-	if found != 3 {
+	if found != 4 {
 		t.Errorf("%d units", found)
 	}
 }

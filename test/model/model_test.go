@@ -55,7 +55,7 @@ import (
 // are fewer (raceSequences); CI runs both.
 const (
 	sequences     = 100_000
-	raceSequences = 3_000
+	raceSequences = 1_000
 	workers       = 8
 )
 

@@ -53,7 +53,7 @@ func (a *Agent) comparing() admin.Condition {
 	case r.Error != "":
 		return admin.Holds("shadow", errors.New(r.Error))
 	case r.Comparisons == 0:
-		return admin.Holds("shadow", errors.New("Envoy was not compared yet"))
+		return admin.Holds("shadow", errors.New("the Envoy was not compared yet"))
 	}
 	return admin.Holds("shadow", nil)
 }

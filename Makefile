@@ -160,7 +160,7 @@ ifneq ($(KUBERNETES_TEST),skip)
 	test/kubernetes/packages
 	@$(MAKE) --no-print-directory kubernetes istio
 endif
-	cd test/kubernetes/components && go test -count=1 $(GOTESTFLAGS) ./validation
+	$(if $(SHORT),,cd test/kubernetes/components && go test -count=1 $(GOTESTFLAGS) ./validation)
 	$(call in-each,$(cluster),go test -count=1 -timeout 120m -v $(SHORT) $(GOTESTFLAGS) .)
 
 # The Go of the Dockerfile: another one could compress otherwise.

@@ -134,6 +134,9 @@ var alertCases = []alertCase{
 	{"HoldfastEnvoyCrashes", "20m", []string{`holdfast_envoy_crashes_total{POD} 0x10 1x20`, `holdfast_envoy_short_lives_total{POD} 9x30`}, "", ""},
 
 	{"HoldfastEnvoyDetached", "15m", []string{`holdfast_streams{POD,form="delta"} 0x20`, `holdfast_streams{POD,form="sotw"} 0x20`}, "POD", "No Envoy is connected to web-1"},
+	{"HoldfastEnvoyDetached", "15m", []string{ // a shadow, which serves nobody
+		`holdfast_streams{POD,form="delta"} 0x20`, `holdfast_streams{POD,form="sotw"} 0x20`, `holdfast_shadow_comparisons_total{POD,result="success"} 0+6x20`, `holdfast_shadow_comparisons_total{POD,result="failure"} 0x20`,
+	}, "", ""},
 	{"HoldfastEnvoyDetached", "15m", []string{`holdfast_streams{POD,form="delta"} 1x20`, `holdfast_streams{POD,form="sotw"} 0x20`}, "", ""},
 
 	{"HoldfastClientRejected", "10m", []string{`holdfast_socket_refused_total{POD} 0x4 2x20`, `holdfast_refused_total{POD,limit="streams"} 0x20`}, "POD", "web-1 rejects a client, or parts of its requests"},

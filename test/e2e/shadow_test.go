@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -142,6 +143,20 @@ func TestAShadowGoesOnComparing(t *testing.T) {
 	}
 	metric(`holdfast_shadow_compared{type="CDS"} 2`)
 	metric(`holdfast_shadow_differences{kind="content",type="CDS"} 0`)
+	_, body, err := testbed.Get("http://" + health + "/metrics")
+	w.check(err)
+	shown := 0
+	for title, query := range w.dashboardQueries() {
+		for _, name := range regexp.MustCompile(`holdfast_shadow_[a-z_]+`).FindAllString(query, -1) {
+			shown++
+			if !strings.Contains(body, "\n"+name) {
+				t.Errorf("the panel %q shows %s, which is not there", title, name)
+			}
+		}
+	}
+	if shown < 5 {
+		t.Errorf("the dashboard shows %d metrics of a shadow", shown)
+	}
 	w.check(p.Wait(limit, func() error {
 		if status, body, err := testbed.Get("http://" + health + "/readyz"); err != nil || status != 200 {
 			return fmt.Errorf("%v %d %s", err, status, body)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-xds/holdfast/internal/nearest"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/sds/pki"
@@ -141,7 +142,7 @@ func (f *sourceFlags) set(object map[string]any) error {
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		flag := flags.Lookup(key)
 		if flag == nil {
-			return fmt.Errorf("unknown key %q%s", key, didYouMean("", key, known))
+			return fmt.Errorf("unknown key %q%s", key, nearest.Question("", key, known))
 		}
 		if err := setYAML(flag, object[key]); err != nil {
 			return fmt.Errorf("%s: %w", key, err)

@@ -7,11 +7,12 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/holdfast-xds/holdfast/internal/nearest"
 )
 
 // Exit codes; they are part of the help.
@@ -152,7 +153,7 @@ func newHelp(root *cobra.Command) *cobra.Command {
 }
 
 func unknownCommand(root *cobra.Command, name string) error {
-	return fmt.Errorf("unknown command %q%s (`holdfast help` lists them)", name, didYouMean("", name, names(root.Commands())))
+	return fmt.Errorf("unknown command %q%s (`holdfast help` lists them)", name, nearest.Question("", name, names(root.Commands())))
 }
 
 func names(commands []*cobra.Command) []string {
@@ -180,7 +181,7 @@ func explainFlag(cmd *cobra.Command, err error) error {
 			known = append(known, f.Name)
 		}
 	})
-	return fmt.Errorf("%w%s (`%s --help` lists the flags)", err, didYouMean("--", unknown.GetSpecifiedName(), known), cmd.CommandPath())
+	return fmt.Errorf("%w%s (`%s --help` lists the flags)", err, nearest.Question("--", unknown.GetSpecifiedName(), known), cmd.CommandPath())
 }
 
 // headerFlag returns the name of a given flag of headers, "" for none.
@@ -296,49 +297,6 @@ func (c *command) finish(p process, keys map[string]bool) {
 		}
 		return c.run(cmd.Context(), warnings)
 	}
-}
-
-// didYouMean returns ", did you mean …?" with the nearest known name after the prefix, or "" if no
-// name is near.
-func didYouMean(prefix, given string, known []string) string {
-	if meant := nearest(given, known); meant != "" {
-		return ", did you mean " + prefix + meant + "?"
-	}
-	return ""
-}
-
-// nearest returns the known name with the smallest distance from the given one, "" if all distances
-// are greater than a third of its length plus one.
-func nearest(given string, known []string) string {
-	slices.Sort(known) // the result does not depend on the order
-	best, least := "", len(given)/3+2
-	for _, name := range known {
-		if d := distance(given, name); d < least {
-			best, least = name, d
-		}
-	}
-	return best
-}
-
-// distance returns the Levenshtein distance.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // logFlags configure the log.

@@ -182,15 +182,3 @@ func TestHelpIsNarrowAndInPlainWords(t *testing.T) {
 		}
 	}
 }
-
-func TestTheNearestNameIsSuggested(t *testing.T) {
-	known := []string{"upstream", "upstream-ca", "socket", "health"}
-	for given, want := range map[string]string{
-		"upstrem": "upstream", "upstream_ca": "upstream-ca", "sokcet": "socket", "upstream": "upstream",
-		"x": "", "zebra": "", "": "",
-	} {
-		if got := nearest(given, known); got != want {
-			t.Errorf("%q: %q, want %q", given, got, want)
-		}
-	}
-}

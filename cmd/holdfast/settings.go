@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-xds/holdfast/internal/environ"
+	"github.com/holdfast-xds/holdfast/internal/nearest"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
@@ -106,7 +107,7 @@ func unknownVars(vars map[string]string, keys map[string]bool) []string {
 		fromService := strings.HasPrefix(name, "SERVICE_") || strings.HasPrefix(name, "PORT")
 		metadata := strings.HasPrefix(name, "META_")
 		if !slices.Contains(known, name) && !fromService && !metadata {
-			warnings = append(warnings, fmt.Sprintf("environment variable %s%s is not a setting%s", envPrefix, name, didYouMean(envPrefix, name, known)))
+			warnings = append(warnings, fmt.Sprintf("environment variable %s%s is not a setting%s", envPrefix, name, nearest.Question(envPrefix, name, known)))
 		}
 	}
 	return warnings
@@ -145,7 +146,7 @@ func parseSettings(path string, data []byte, keys map[string]bool) (settings map
 	}
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
 		if !keys[key] {
-			return nil, fmt.Errorf("unknown key %q%s", key, didYouMean("", key, slices.Collect(maps.Keys(keys))))
+			return nil, fmt.Errorf("unknown key %q%s", key, nearest.Question("", key, slices.Collect(maps.Keys(keys))))
 		}
 	}
 	return settings, nil

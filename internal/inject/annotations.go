@@ -9,6 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/holdfast-xds/holdfast/internal/nearest"
 	"github.com/holdfast-xds/holdfast/internal/yamledit"
 )
 
@@ -148,35 +149,9 @@ func (s Settings) of(template *yaml.Node) (Settings, []string, error) {
 
 // suggestion returns ", did you mean …?" for an unknown annotation.
 func suggestion(name string) string {
-	best, least := "", len(name)/3+2
+	known := make([]string, 0, len(annotations))
 	for _, a := range annotations {
-		if d := distance(name, a.name); d < least {
-			best, least = a.name, d
-		}
+		known = append(known, a.name)
 	}
-	if best == "" {
-		return ""
-	}
-	return ", did you mean " + prefix + best + "?"
-}
-
-// distance returns the Levenshtein distance.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return nearest.Question(prefix, name, known)
 }

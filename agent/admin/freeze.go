@@ -359,9 +359,5 @@ func (c Client) post(ctx context.Context, path string, query url.Values, read fu
 
 // WaitingTypes returns the types of which changes wait, in push order.
 func (f *Freeze) WaitingTypes() []string {
-	return slices.SortedFunc(maps.Keys(f.Waiting), func(a, b string) int {
-		x, _ := xds.TypeByShort(a)
-		y, _ := xds.TypeByShort(b)
-		return xds.CompareTypes(x, y)
-	})
+	return slices.SortedFunc(maps.Keys(f.Waiting), xds.CompareShort)
 }

@@ -94,7 +94,7 @@ func (s Status) Problems() []Problem {
 		lines.warnIf(p.Error != "", "seed not published to %s: %s; `holdfast events%s` shows since when", p.Place, p.Error, s.at())
 	}
 	for _, st := range s.Streams {
-		for _, kind := range slices.SortedFunc(maps.Keys(st.Unanswered), compareShort) {
+		for _, kind := range slices.SortedFunc(maps.Keys(st.Unanswered), xds.CompareShort) {
 			n := len(lines)
 			lines.warnIf(s.Now.Sub(st.Unanswered[kind]) >= noAnswer, "stream %d of node %q: the client has not answered for %s for %s: it hangs, or a cluster that it warms waits for something, which `/init_dump` of Envoy's admin interface shows", st.ID, st.NodeID, kind, age(s.Now, st.Unanswered[kind]))
 			lines.since(n, st.Unanswered[kind])

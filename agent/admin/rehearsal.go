@@ -241,7 +241,7 @@ func (r *Rehearsal) WriteText(w io.Writer) error {
 	for _, g := range r.Groups {
 		fmt.Fprintf(&b, "\nnode %q would be served, also after a restart of Envoy, and after one of the agent\n", Printable(g.Node))
 		t := newTable(&b, "TYPE", "SERVED", "AFTER A RESTART OF THE AGENT")
-		for _, kind := range slices.SortedFunc(maps.Keys(g.Served), compareShort) {
+		for _, kind := range slices.SortedFunc(maps.Keys(g.Served), xds.CompareShort) {
 			stored := "?"
 			if g.Stored != nil {
 				stored = fmt.Sprint(g.Stored[kind])
@@ -275,13 +275,6 @@ func (r *Rehearsal) WriteText(w io.Writer) error {
 
 // maxEnds bounds the ends that are written for a person.
 const maxEnds = 20
-
-// compareShort orders short names of types as they are pushed.
-func compareShort(a, b string) int {
-	x, _ := xds.TypeByShort(a)
-	y, _ := xds.TypeByShort(b)
-	return cmp.Or(xds.CompareTypes(x, y), strings.Compare(a, b))
-}
 
 func (s *Server) rehearsal(w http.ResponseWriter, r *http.Request) {
 	known := s.rehearse(r.Context())

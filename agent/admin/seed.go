@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 // Seeds is what an agent knows of seeds (package seed).
@@ -88,7 +90,7 @@ func (r *Rehearsal) newPodLine() string {
 		return "A new pod would get nothing: what is stored belongs to this one, and there is no --seed (docs/offline.md)."
 	}
 	var counts []string
-	for _, kind := range slices.SortedFunc(maps.Keys(seed.Resources), compareShort) {
+	for _, kind := range slices.SortedFunc(maps.Keys(seed.Resources), xds.CompareShort) {
 		counts = append(counts, fmt.Sprintf("%d %s", seed.Resources[kind], kind))
 	}
 	return fmt.Sprintf("A new pod would be served the seed %s of the role %q, from %s: %s.", seed.Place, seed.Role, ago(r.At, seed.At), strings.Join(counts, ", "))

@@ -46,9 +46,7 @@ func (g *Group) History(f admin.HistoryFilter) (all []admin.NameHistory) {
 		all = append(all, h)
 	}
 	slices.SortFunc(all, func(a, b admin.NameHistory) int {
-		x, _ := xds.TypeByShort(a.Type)
-		y, _ := xds.TypeByShort(b.Type)
-		return cmp.Or(xds.CompareTypes(x, y), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(xds.CompareShort(a.Type, b.Type), cmp.Compare(a.Name, b.Name))
 	})
 	return all
 }

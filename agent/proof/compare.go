@@ -94,21 +94,12 @@ func at(tree any, path string) any {
 	return tree
 }
 
-// sortedKinds returns short names of types as they are pushed.
-func sortedKinds(counts map[string]int) []string {
-	return slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
-		x, _ := xds.TypeByShort(a)
-		y, _ := xds.TypeByShort(b)
-		return xds.CompareTypes(x, y)
-	})
-}
-
 // compare returns what the second Envoy lacks, has otherwise, or has in addition.
 func compare(want, got contents) []Loss {
 	out := []Loss{}
 	all := want.counts()
 	maps.Copy(all, got.counts())
-	for _, kind := range sortedKinds(all) {
+	for _, kind := range slices.SortedFunc(maps.Keys(all), xds.CompareShort) {
 		for _, name := range slices.Sorted(maps.Keys(want[kind])) {
 			text, there := got[kind][name]
 			switch {

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +26,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-xds/holdfast/internal/userfile"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 // Config says what is proven.
@@ -69,7 +71,7 @@ func (r *Result) Lost() bool { return len(r.Losses) > 0 }
 func (r *Result) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "A second agent without a control plane, on a copy of the state, and a second Envoy: %.3g s\n", r.Seconds)
-	for _, kind := range sortedKinds(r.Compared) {
+	for _, kind := range slices.SortedFunc(maps.Keys(r.Compared), xds.CompareShort) {
 		fmt.Fprintf(&b, "  %s: %d compared\n", kind, r.Compared[kind])
 	}
 	if len(r.Losses) == 0 {

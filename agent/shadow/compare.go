@@ -88,10 +88,10 @@ func compare(d *Dump, s Served) found {
 		}
 	}
 	slices.SortFunc(out.differences, func(a, b Difference) int {
-		return cmp.Or(compareShort(a.Type, b.Type), strings.Compare(a.Name, b.Name))
+		return cmp.Or(xds.CompareShort(a.Type, b.Type), strings.Compare(a.Name, b.Name))
 	})
 	slices.SortFunc(out.rejected, func(a, b Rejected) int {
-		return cmp.Or(compareShort(a.Type, b.Type), strings.Compare(a.Name, b.Name))
+		return cmp.Or(xds.CompareShort(a.Type, b.Type), strings.Compare(a.Name, b.Name))
 	})
 	return out
 }
@@ -100,13 +100,6 @@ func compare(d *Dump, s Served) found {
 // and virtual hosts on demand (VHDS) are part of their routes.
 func comparable(typeURL string) bool {
 	return typeURL != xds.RuntimeType && typeURL != xds.VirtualHostType
-}
-
-// compareShort orders short names of types as they are pushed.
-func compareShort(a, b string) int {
-	x, _ := xds.TypeByShort(a)
-	y, _ := xds.TypeByShort(b)
-	return xds.CompareTypes(x, y)
 }
 
 // differs reports whether a content is that which Envoy uses or warms, and otherwise the first field in which it differs from

@@ -302,7 +302,7 @@ func (s *Shadow) publish(now time.Time) {
 		report.Counts = append(report.Counts, c)
 	}
 	slices.SortFunc(report.Counts, func(a, b Count) int {
-		return cmp.Or(compareShort(a.Type, b.Type), cmp.Compare(a.Kind, b.Kind))
+		return cmp.Or(xds.CompareShort(a.Type, b.Type), cmp.Compare(a.Kind, b.Kind))
 	})
 	s.since = since
 	s.mu.Lock()

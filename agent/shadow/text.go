@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/explain"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
 // Explain says in half a sentence what a kind means.
@@ -71,7 +72,7 @@ func (r *Report) WriteText(b *bytes.Buffer, now time.Time) {
 // counted lists numbers by short name of their type, in the order in which the types are pushed.
 func counted(counts map[string]int) string {
 	parts := make([]string, 0, len(counts))
-	for _, kind := range slices.SortedFunc(maps.Keys(counts), compareShort) {
+	for _, kind := range slices.SortedFunc(maps.Keys(counts), xds.CompareShort) {
 		parts = append(parts, fmt.Sprintf("%d %s", counts[kind], kind))
 	}
 	if len(parts) == 0 {

@@ -159,6 +159,13 @@ func CompareTypes(a, b string) int {
 	return cmp.Or(Info(a).order-Info(b).order, strings.Compare(a, b))
 }
 
+// CompareShort orders short names as CompareTypes orders their type URLs; types that have none come last, alphabetically.
+func CompareShort(a, b string) int {
+	x, _ := TypeByShort(a)
+	y, _ := TypeByShort(b)
+	return cmp.Or(CompareTypes(x, y), strings.Compare(a, b))
+}
+
 // CompareReferences orders type URLs so that a type comes before those that refer to it: endpoints
 // and secrets first, then clusters, then routes, and listeners last. Types that are not in the
 // table come first, too.

@@ -24,6 +24,9 @@ func TestTypesArePushedInTheOrderThatKeepsTrafficWhole(t *testing.T) {
 			if got := CompareTypes(a, b); (got < 0) != (i < j) || (got == 0) != (i == j) {
 				t.Errorf("CompareTypes(%s, %s) = %d", Short(a), Short(b), got)
 			}
+			if got := CompareShort(Short(a), Short(b)); (got < 0) != (i < j) || (got == 0) != (i == j) {
+				t.Errorf("CompareShort(%s, %s) = %d", Short(a), Short(b), got)
+			}
 		}
 	}
 }

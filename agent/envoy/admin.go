@@ -48,15 +48,27 @@ func NewAdmin(addr string) *Admin {
 	}}
 }
 
-// request returns the body of an answer with the status 200, or another one of allowed.
-func (a *Admin) request(ctx context.Context, method, path string, allowed ...int) (string, error) {
+// send sends a request. It takes as long as the client and ctx allow; the caller closes the body of the answer.
+func (a *Admin) send(ctx context.Context, client *http.Client, method, path string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://envoy"+path, nil)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	resp, err := a.client.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
-		return "", fmt.Errorf("the admin interface of Envoy at %s: %w", a.addr, err)
+		return nil, fmt.Errorf("the admin interface of Envoy at %s: %w", a.addr, err)
+	}
+	return resp, nil
+}
+
+// patient returns a client without a time limit of its own, for answers that may be large.
+func (a *Admin) patient() *http.Client { return &http.Client{Transport: a.client.Transport} }
+
+// request returns the body of an answer with the status 200, or another one of allowed.
+func (a *Admin) request(ctx context.Context, method, path string, allowed ...int) (string, error) {
+	resp, err := a.send(ctx, &a.client, method, path)
+	if err != nil {
+		return "", err
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
@@ -72,17 +84,11 @@ func (a *Admin) request(ctx context.Context, method, path string, allowed ...int
 // Prometheus requests Envoy's metrics in Prometheus' text format, with a query such as "usedonly". The
 // answer may be large and take long: ctx bounds it. The caller closes the body.
 func (a *Admin) Prometheus(ctx context.Context, query string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://envoy/stats/prometheus", nil)
-	if err != nil {
-		return nil, err
+	path := "/stats/prometheus"
+	if query != "" {
+		path += "?" + query
 	}
-	req.URL.RawQuery = query
-	unbounded := http.Client{Transport: a.client.Transport}
-	resp, err := unbounded.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("the admin interface of Envoy at %s: %w", a.addr, err)
-	}
-	return resp, nil
+	return a.send(ctx, a.patient(), http.MethodGet, path)
 }
 
 // maxDump bounds a config_dump, in bytes. dumpTimeout bounds the time that Envoy takes for it.
@@ -97,14 +103,9 @@ func (a *Admin) ConfigDump(ctx context.Context) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, dumpTimeout)
 	defer cancel()
 	const path = "/config_dump?include_eds"
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://envoy"+path, nil)
+	resp, err := a.send(ctx, a.patient(), http.MethodGet, path)
 	if err != nil {
 		return nil, err
-	}
-	patient := http.Client{Transport: a.client.Transport}
-	resp, err := patient.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("the admin interface of Envoy at %s: %w", a.addr, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxDump+1))

@@ -47,7 +47,7 @@ func (s Status) WriteText(w io.Writer) error {
 	}
 	if r := s.Shadow; r != nil {
 		b.WriteByte('\n')
-		r.WriteText(&b, s.Now)
+		_ = r.WriteText(&b, s.Now) // a buffer takes all
 	}
 	if w := s.Workload; w != nil {
 		fmt.Fprintf(&b, "\nWorkload, probed with %s: %s\n", Printable(w.Check), Printable(workloadLine(w, s.Now)))

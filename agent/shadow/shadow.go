@@ -267,18 +267,9 @@ func (s *Shadow) compare(ctx context.Context) error {
 func (s *Shadow) publish(now time.Time) {
 	report := Report{
 		Admin: s.cfg.Admin, ADS: s.dump.ADS, NodeID: s.dump.Node.GetId(), At: now,
-		Compared: make(map[string]int), Counts: []Count{}, Differences: []Difference{}, Rejected: s.last.rejected,
+		Compared: byShort(s.last.compared), Elsewhere: byShort(s.dump.Elsewhere), Counts: []Count{}, Differences: []Difference{},
+		Rejected: append([]Rejected{}, s.last.rejected[:min(maxListed, len(s.last.rejected))]...),
 	}
-	for url, n := range s.last.compared {
-		report.Compared[xds.Short(url)] = n
-	}
-	for url, n := range s.dump.Elsewhere {
-		if report.Elsewhere == nil {
-			report.Elsewhere = make(map[string]int)
-		}
-		report.Elsewhere[xds.Short(url)] += n
-	}
-	report.Rejected = append([]Rejected{}, report.Rejected[:min(maxListed, len(report.Rejected))]...)
 	since := make(map[sides]time.Time)
 	counts := make(map[Count]int)
 	for _, d := range s.last.differences {
@@ -311,6 +302,15 @@ func (s *Shadow) publish(now time.Time) {
 	report.Comparisons, report.Errors = s.report.Comparisons+1, s.report.Errors
 	report.Error, report.ErrorSince = s.report.Error, s.report.ErrorSince
 	s.report = report
+}
+
+// byShort returns numbers by the short name of their type.
+func byShort(counts map[string]int) map[string]int {
+	out := make(map[string]int, len(counts))
+	for url, n := range counts {
+		out[xds.Short(url)] = n
+	}
+	return out
 }
 
 // log logs what has changed between two reports.

@@ -3,6 +3,7 @@ package shadow
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -28,7 +29,14 @@ func (k Kind) Explain() string {
 }
 
 // WriteText writes a report for a person.
-func (r *Report) WriteText(b *bytes.Buffer, now time.Time) {
+func (r *Report) WriteText(w io.Writer, now time.Time) error {
+	var b bytes.Buffer
+	r.write(&b, now)
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+func (r *Report) write(b *bytes.Buffer, now time.Time) {
 	fmt.Fprintf(b, "Shadow of the Envoy at %s", explain.Printable(r.Admin))
 	if r.NodeID != "" {
 		fmt.Fprintf(b, ", node %q, whose ADS stream leads to %s", r.NodeID, explain.Printable(r.ADS))

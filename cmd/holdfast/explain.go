@@ -134,6 +134,17 @@ func writeExplanations(w io.Writer, all []*explain.Explanation, q admin.ExplainQ
 	return nil
 }
 
+// writeAs writes v as JSON or YAML, or what text writes.
+func writeAs(w io.Writer, format string, v any, text func(io.Writer) error) error {
+	switch format {
+	case "json":
+		return writeJSON(w, v)
+	case "yaml":
+		return writeYAML(w, v)
+	}
+	return text(w)
+}
+
 // writeYAML writes what writeJSON writes, as YAML with the same keys in the same order.
 func writeYAML(w io.Writer, v any) error {
 	var text strings.Builder

@@ -126,15 +126,8 @@ type rehearsal interface {
 }
 
 // report writes the result of a rehearsal. If something was lost, it returns an error.
-func (c *command) report(r rehearsal, output, lost string) (err error) {
-	switch output {
-	case "json":
-		err = writeJSON(c.OutOrStdout(), r)
-	case "yaml":
-		err = writeYAML(c.OutOrStdout(), r)
-	default:
-		err = r.WriteText(c.OutOrStdout())
-	}
+func (c *command) report(r rehearsal, output, lost string) error {
+	err := writeAs(c.OutOrStdout(), output, r, r.WriteText)
 	if err == nil && r.Lost() {
 		err = errors.New(lost)
 	}

@@ -1,10 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
@@ -157,17 +157,8 @@ func (f *shadowFlags) await(ctx context.Context, a *agent.Agent) shadow.Report {
 }
 
 // reportShadow writes a report, and fails if Envoy differs, or could not be compared.
-func (c *command) reportShadow(r shadow.Report, output string) (err error) {
-	switch output {
-	case "json":
-		err = writeJSON(c.OutOrStdout(), r)
-	case "yaml":
-		err = writeYAML(c.OutOrStdout(), r)
-	default:
-		var b bytes.Buffer
-		r.WriteText(&b, time.Now())
-		_, err = c.OutOrStdout().Write(b.Bytes())
-	}
+func (c *command) reportShadow(r shadow.Report, output string) error {
+	err := writeAs(c.OutOrStdout(), output, r, func(w io.Writer) error { return r.WriteText(w, time.Now()) })
 	switch {
 	case err != nil:
 	case r.Error != "":

@@ -82,13 +82,7 @@ func showStatus(ctx context.Context, client admin.Client, w io.Writer, format st
 		return status, err
 	}
 	status.Admin = client.Addr
-	switch format {
-	case "json":
-		return status, writeJSON(w, status)
-	case "yaml":
-		return status, writeYAML(w, status)
-	}
-	return status, status.WriteText(w)
+	return status, writeAs(w, format, status, status.WriteText)
 }
 
 // checkStatus returns the problems of the level error; nil for none.

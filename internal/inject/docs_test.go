@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,7 +20,7 @@ func TestThePageOnInjectionIsComplete(t *testing.T) {
 	}
 	page := string(text)
 	known := append(Annotations(), statusAnnotation, settingsAnnotation)
-	for _, name := range slices.Concat(known, fixed, mapKeys(ports)) {
+	for _, name := range slices.Concat(known, fixed, slices.Sorted(maps.Keys(ports))) {
 		if name != "config" && !strings.Contains(page, name) {
 			t.Errorf("docs/inject.md does not name %s", name)
 		}

@@ -3,6 +3,7 @@ package inject
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -66,7 +67,7 @@ func readStatus(template *yaml.Node) (*status, error) {
 	if s.Version != statusVersion {
 		return nil, fmt.Errorf("its annotation %s has version %d, and this holdfast knows version %d: use the holdfast that injected it", statusAnnotation, s.Version, statusVersion)
 	}
-	for _, path := range slices.Concat(s.Created, s.Set, mapKeys(s.Former)) {
+	for _, path := range slices.Concat(s.Created, s.Set, slices.Sorted(maps.Keys(s.Former))) {
 		parts := strings.Split(path, "/")
 		if len(parts) > 3 && parts[2] == "containers" {
 			parts[3] = "*"
@@ -76,14 +77,6 @@ func readStatus(template *yaml.Node) (*status, error) {
 		}
 	}
 	return &s, nil
-}
-
-func mapKeys(m map[string]string) (all []string) {
-	for k := range m {
-		all = append(all, k)
-	}
-	slices.Sort(all)
-	return all
 }
 
 // Undo takes away what an injection has added to a template, and reports whether there was one. What was changed since
@@ -108,7 +101,7 @@ func Undo(template *yaml.Node) (bool, error) {
 			remove(m, key)
 		}
 	}
-	for _, path := range mapKeys(s.Former) {
+	for _, path := range slices.Sorted(maps.Keys(s.Former)) {
 		if m, key := t.field(path); m != nil && indexOf(m, key) >= 0 {
 			put(m, key, &yaml.Node{Kind: yaml.ScalarNode, Value: s.Former[path]})
 		}

@@ -173,6 +173,21 @@ func TestAnEnvoyWithoutADSIsComparedToo(t *testing.T) {
 	}
 }
 
+// Envoy takes the weight of endpoints only if they have a locality, if only an empty one.
+func TestAWeightWithoutALocalityIsNone(t *testing.T) {
+	for _, c := range []struct {
+		locality *corev3.Locality
+		want     uint32
+	}{{nil, 0}, {&corev3.Locality{}, 3}} {
+		a := asDumped(&endpointv3.ClusterLoadAssignment{Endpoints: []*endpointv3.LocalityLbEndpoints{{
+			Locality: c.locality, LoadBalancingWeight: wrapperspb.UInt32(3), LbEndpoints: []*endpointv3.LbEndpoint{{}},
+		}}})
+		if got := a.GetEndpoints()[0].GetLoadBalancingWeight().GetValue(); got != c.want {
+			t.Errorf("locality %v: the weight is %d, want %d", c.locality, got, c.want)
+		}
+	}
+}
+
 func TestRubbishIsNoDump(t *testing.T) {
 	for text, want := range map[string]string{
 		"<html>": "invalid character", "{}": "no bootstrap", `{"configs": 3}`: "config_dump",

@@ -31,6 +31,7 @@ type rig struct {
 	*testing.T
 	cp     *xdstest.ControlPlane
 	shadow *shadow.Shadow
+	groups *group.Set
 
 	mu   sync.Mutex
 	dump string
@@ -65,6 +66,7 @@ func inVirtualTime(t *testing.T, play func(*rig)) {
 			}
 			return group.Config{Node: node, Upstreams: func() *upstream.Failover { return &upstream.Failover{Sources: []upstream.Source{ads}} }}
 		}})
+		r.groups = set
 		r.shadow = shadow.New(shadow.Config{Admin: "envoy", Dump: r.ask}, set.Attach)
 		groups, endGroups := context.WithCancel(t.Context())
 		var all sync.WaitGroup
@@ -133,6 +135,13 @@ func TestAnEnvoyThatHasTheSameDoesNotDiffer(t *testing.T) {
 		r.after(2*time.Second, "")
 		if got := r.shadow.Report(); !got.Settled() || got.Compared["SDS"] != 2 || got.NodeID != "n1" {
 			t.Errorf("the report is %+v", got)
+		}
+		for _, status := range r.groups.Members()[0].Cache().Status() {
+			for standing, n := range status.Resources {
+				if standing != xds.Acked && n > 0 {
+					t.Errorf("%d %s are %s", n, xds.Short(status.Type), standing)
+				}
+			}
 		}
 		acks := 0
 		for _, e := range r.cp.Requests(xds.ClusterType) {

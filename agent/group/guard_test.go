@@ -425,7 +425,11 @@ func (a *accidents) play() {
 }
 
 func TestNoAccidentLeavesANewEnvoyWithLess(t *testing.T) {
-	for seed := range uint64(8) {
+	seeds := uint64(8)
+	if testing.Short() {
+		seeds = 2
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inAllForms(t, xdstest.Config{}, func(r *rig) {
 				r.restartAgentAs(func(cfg *group.Config) {

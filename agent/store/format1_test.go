@@ -124,7 +124,7 @@ func TestALogOfFormat1WithAnyBitFlippedHasTheBatchesBefore(t *testing.T) {
 	modes(t, func(t *testing.T, cfg Config) {
 		log, _ := format1(t, cfg)
 		ends, want := batchEnds1(t, log), prefixes()
-		for bit := range len(log) * 8 {
+		for bit := 0; bit < len(log)*8; bit += sparse() {
 			damaged := bytes.Clone(log)
 			damaged[bit/8] ^= 1 << (bit % 8)
 			batches, _ := slices.BinarySearch(ends, bit/8+1)

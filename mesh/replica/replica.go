@@ -44,6 +44,8 @@ const (
 	// requestTimeout is how long one request to the store may take, revokeTimeout how long the records may take to be
 	// withdrawn at the end.
 	requestTimeout, revokeTimeout = 5 * time.Second, time.Second
+	// remindAfter is how often it is logged that the others do not know of this server.
+	remindAfter = 10 * time.Minute
 	// maxWrites bounds the proxies that are told in one Interval, and maxOps those of one request, of which etcd takes 128
 	// by default.
 	maxWrites = 2000
@@ -100,6 +102,8 @@ type Replica struct {
 	// before. lag is how far the others were, and since when this server has not been there.
 	told, seen map[string]string
 	lag        lag
+	// warned is when it was last logged that the others do not know of this server; zero if they do.
+	warned time.Time
 
 	mu     sync.Mutex
 	behind string        // why this server is behind; "" if it is not
@@ -151,13 +155,21 @@ func (r *Replica) setBehind(why string) {
 	r.behind = why
 }
 
-// Run tells the others of this server, and looks at them, until ctx ends; then its records are withdrawn.
+// Run tells the others of this server, and looks at them, until ctx ends; then its records are withdrawn. That the
+// others do not know of this server is logged when it begins, and every remindAfter.
 func (r *Replica) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := r.session(ctx); ctx.Err() == nil {
-			r.cfg.Log.Warn("the other replicas do not know of this one for now", "err", err)
-			wake.Sleep(ctx, Interval)
+		err := r.session(ctx)
+		if ctx.Err() != nil {
+			return
 		}
+		if now := time.Now(); now.Sub(r.warned) >= remindAfter {
+			r.warned = now
+			r.cfg.Log.Warn("the other replicas do not know of this one for now", "err", err)
+		} else {
+			r.cfg.Log.Debug("the other replicas do not know of this one", "err", err)
+		}
+		wake.Sleep(ctx, Interval)
 	}
 }
 
@@ -180,6 +192,10 @@ func (r *Replica) session(ctx context.Context) (err error) {
 	renewed, err := r.kv.KeepAlive(ctx, lease.ID)
 	if err != nil {
 		return r.cfg.Client.Explain(err)
+	}
+	if !r.warned.IsZero() {
+		r.warned = time.Time{}
+		r.cfg.Log.Info("the other replicas know of this one again")
 	}
 	clear(r.told)
 	tick := time.NewTicker(Interval)

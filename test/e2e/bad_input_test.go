@@ -30,9 +30,16 @@ import (
 // run runs holdfast to its end and returns its exit code and what it said.
 func run(t T, args ...string) (code int, out string) {
 	t.Helper()
+	return runWith(t, nil, args...)
+}
+
+// runWith is run with further variables of the environment.
+func runWith(t T, env []string, args ...string) (code int, out string) {
+	t.Helper()
 	cmd := exec.Command(holdfast(t), args...)
 	// Variables of the tests look like settings, of which the command would warn.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "HOLDFAST_") })
+	cmd.Env = append(cmd.Env, env...)
 	b, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {

@@ -127,6 +127,7 @@ func (w *world) gone(pid int) {
 // Requests fail while no Envoy runs, and only then: what is in flight, and what comes
 // within the pause, which is a second when it crashes again and again.
 func TestAKilledEnvoyIsStartedAgainTwentyTimes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, xdstest.Delta, xdstest.Delta)
 	w.startWithChild()
 	w.cp.Stop() // it is not needed for that
@@ -188,6 +189,7 @@ func TestAnAgentThatIsKilledLeavesNoEnvoyBehind(t *testing.T) {
 // Whoever balances load stops when the agent is not ready any more, as the endpoints of a
 // Service follow readiness; until then, and a while longer, every request is answered.
 func TestAGracefulEndFailsNoRequest(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name  string
 		begin func(w *world)
@@ -257,6 +259,7 @@ func TestASecondSignalEndsADrainAtOnce(t *testing.T) {
 }
 
 func TestAHotRestartFailsNoRequest(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, xdstest.Delta, xdstest.Delta)
 	w.startWithChild("--drain-timeout", "2s")
 	load := testbed.StartLoad(w.url, loadInterval, loadConnections)
@@ -373,6 +376,7 @@ func TestATakeoverWithoutAControlPlaneKeepsEverything(t *testing.T) {
 // A configuration that kills Envoy as soon as it is read: the agent serves what Envoy
 // lived with, which takes a minute to count as stable.
 func TestAConfigurationThatKillsEnvoyIsReplacedByTheStableOne(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, xdstest.Delta, xdstest.Delta)
 	w.startWithChild("--state-dir", w.path("state"))
 	stable := time.Now().Add(70 * time.Second)

@@ -101,6 +101,7 @@ func (w *filed) anotherEnvoy() {
 // nothing, and after the agent has, with and without it. What confirms it is an answer to
 // what is asked after the time.
 func TestWhatIsHeldBackIsServedUntilItsRemovalIsConfirmed(t *testing.T) {
+	t.Parallel()
 	for _, form := range xdstest.Protocols() {
 		t.Run(string(form), func(t *testing.T) {
 			w := newFiled(t, form, form)

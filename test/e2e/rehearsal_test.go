@@ -199,8 +199,9 @@ func TestAProof(t *testing.T) {
 		w.envoy = w.runEnvoy(bootstrap, envoyAdmin)
 		w.serves("v1")
 		w.saved()
+		w.check(os.Mkdir(w.path("tmp"), 0o700))
 		prove := func() (code int, out string) {
-			return run(w.T, "rehearse", "--prove", "--envoy", envoytest.Binary(w.T), "--state-dir", w.path("state"),
+			return runWith(w.T, []string{"TMPDIR=" + w.path("tmp")}, "rehearse", "--prove", "--envoy", envoytest.Binary(w.T), "--state-dir", w.path("state"),
 				"--socket", w.path("xds.sock"), "--bootstrap", bootstrap, "--admin", "unix:"+w.path("admin.sock"))
 		}
 		_, before := w.cp.Streams()
@@ -219,7 +220,7 @@ func TestAProof(t *testing.T) {
 			}
 			return nil
 		}))
-		left, err := filepath.Glob(filepath.Join(os.TempDir(), "holdfast-proof-*"))
+		left, err := filepath.Glob(w.path("tmp/holdfast-proof-*"))
 		if err != nil || len(left) > 0 {
 			w.Errorf("left behind: %v, %v", left, err)
 		}

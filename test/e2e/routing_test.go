@@ -58,6 +58,10 @@ func TestTheRouteMatcherAgreesWithEnvoy(t *testing.T) {
 	if !strings.Contains(string(version), "/"+envoytest.Version+"/") {
 		t.Skipf("the package has the rules of Envoy %s, which are not those of %s", envoytest.Version, version)
 	}
+	requests := routingRequests
+	if testing.Short() {
+		requests /= 4
+	}
 	tables := make([]*routeTable, routingTables)
 	generators := make([]routeGenerator, routingTables)
 	for i := range tables {
@@ -70,7 +74,7 @@ func TestTheRouteMatcherAgreesWithEnvoy(t *testing.T) {
 		c.know(table)
 		c.draws = routingDrawn
 		client := &routeClient{socket: routeSocket(dir, i)}
-		for n := range routingRequests {
+		for n := range requests {
 			c.compare(client, table, generators[i].ask(table, n%2 == 0))
 		}
 		client.close()

@@ -249,6 +249,7 @@ func (w *world) secondAgent(flags ...string) *testbed.Process {
 
 // Two agents of a role publish to a file server over HTTPS, and a new pod reads from there.
 func TestASeedOnAFileServer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, xdstest.SotW, xdstest.Delta)
 	private, public := w.seedKeys()
 	files := &fileServer{}

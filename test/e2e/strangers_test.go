@@ -79,6 +79,7 @@ func TestHostsOfStrangersEndNoConfiguration(t *testing.T) {
 // endpoints and routes. The agent restarts while the control plane is slow, so that it knows of
 // nothing when Envoy says again all that it subscribes to.
 func TestClustersOfStrangersTakeNothingAway(t *testing.T) {
+	t.Parallel()
 	for name, stranger := range map[string]string{"named before a wildcard": "!%02d", "named before the others": "a%02d", "named last": "z%02d"} {
 		for _, state := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, state %v", name, state), func(t *testing.T) {

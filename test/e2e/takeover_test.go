@@ -74,6 +74,7 @@ func inTakeover(t *testing.T) (w *world, health string) {
 }
 
 func TestASuccessorThatCannotStartTakesNothing(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(w *world, args []string) []string{
 		"an address of REST that is not this machine's": func(_ *world, args []string) []string {
 			args[slices.Index(args, "--rest")+1] = "203.0.113.1:1"

@@ -150,6 +150,7 @@ func TestEachTypeMayHaveAServiceOfItsOwn(t *testing.T) {
 
 // protocol.md section 9.
 func TestEnvoyMayPollTheAgent(t *testing.T) {
+	t.Parallel()
 	for _, above := range xdstest.Protocols() {
 		t.Run(string(above)+" above", func(t *testing.T) {
 			w := newWorld(t, above, xdstest.SotW)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -54,12 +55,22 @@ type world struct {
 	v1, v2 *testbed.Backend
 }
 
-// inAllForms runs a test in the four combinations of SotW and Delta.
+// TestMain lets more tests run at once than there are processors: they wait more than they compute.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// inAllForms runs a test in the four combinations of SotW and Delta, at the same time.
 func inAllForms(t *testing.T, test func(*world)) {
 	t.Helper()
 	for _, above := range xdstest.Protocols() {
 		for _, below := range xdstest.Protocols() {
 			t.Run(fmt.Sprintf("%s above, %s below", above, below), func(t *testing.T) {
+				t.Parallel()
 				test(newWorld(t, above, below))
 			})
 		}

@@ -86,16 +86,31 @@ func decades(low, high float64) (float64, float64) {
 	return math.Pow(10, math.Floor(math.Log10(low))), math.Pow(10, math.Ceil(math.Log10(high*legendRoom)))
 }
 
-// Exponent returns the exponent of the power law that fits points best: 1 for a line through the origin, 2 for a
-// parabola; NaN for fewer than two points. Points must be above 0.
-func Exponent(points plotter.XYs) float64 {
-	if len(points) < 2 {
-		return math.NaN()
-	}
-	var n, x, y, xx, xy float64
+// Exponent returns the exponent of the power law that fits points best, 1 for a line through the origin, 2 for a
+// parabola, and its standard error; NaN for points with fewer than two different X, and an error of NaN for fewer
+// than three points. Points must be above 0.
+func Exponent(points plotter.XYs) (exponent, standardError float64) {
+	var n, x, y float64
 	for _, p := range points {
-		lx, ly := math.Log(p.X), math.Log(p.Y)
-		n, x, y, xx, xy = n+1, x+lx, y+ly, xx+lx*lx, xy+lx*ly
+		n, x, y = n+1, x+math.Log(p.X), y+math.Log(p.Y)
 	}
-	return (n*xy - x*y) / (n*xx - x*x)
+	x, y = x/n, y/n
+	var xx, xy float64
+	for _, p := range points {
+		dx := math.Log(p.X) - x
+		xx, xy = xx+dx*dx, xy+dx*(math.Log(p.Y)-y)
+	}
+	if xx == 0 || n == 0 {
+		return math.NaN(), math.NaN()
+	}
+	exponent = xy / xx
+	var residuals float64
+	for _, p := range points {
+		r := math.Log(p.Y) - y - exponent*(math.Log(p.X)-x)
+		residuals += r * r
+	}
+	if n < 3 {
+		return exponent, math.NaN()
+	}
+	return exponent, math.Sqrt(residuals / (n - 2) / xx)
 }

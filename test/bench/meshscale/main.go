@@ -24,6 +24,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -63,6 +64,8 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	flags.StringVar(&o.binary, "mesh", "bin/holdfast-mesh", "`BINARY` of holdfast-mesh")
 	quick := flags.Bool("quick", false, "small cases, about two minutes on two processors")
 	only := flags.String("cases", "", "only the cases whose name matches a `REGEXP`")
+	rounds := flags.Int("rounds", 1, "how often each case is measured, one `N` times after the other")
+	part := flags.String("phases", "", "only the phases whose name matches a `REGEXP`, and those that all others need")
 	extra := flags.String("flags", "", "further `FLAGS` of holdfast-mesh serve, with spaces between them")
 	flags.BoolVar(&o.directory, "directory", false, "documents are in a directory, and not in an etcd")
 	flags.StringVar(&o.pprof, "pprof", "", "write profiles (CPU, allocations, heap) of the first replica into a `DIR`")
@@ -79,6 +82,13 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("-cases: %w", err)
 	}
+	parts, err := regexp.Compile(*part)
+	if err != nil {
+		return fmt.Errorf("-phases: %w", err)
+	}
+	if *rounds < 1 {
+		return fmt.Errorf("-rounds %d: must be at least 1", *rounds)
+	}
 	if *from != "" {
 		results, err := readResults(*from)
 		if err != nil {
@@ -93,7 +103,19 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 	if o.pprof != "" {
 		o.flags = append(o.flags, "--pprof")
 	}
-	results, failed := o.all(ctx, cases(*quick), pattern)
+	all := cases(*quick)
+	for i, c := range all {
+		all[i].phases = slices.DeleteFunc(slices.Clone(c.phases), func(p phase) bool { return !parts.MatchString(p.name) && p.name != "start" && p.name != "connect" })
+	}
+	var results []result
+	var failed error
+	for range *rounds {
+		of, err := o.all(ctx, all, pattern)
+		results = append(results, of...)
+		if failed = err; failed != nil {
+			break
+		}
+	}
 	if failed == nil && len(results) == 0 {
 		return fmt.Errorf("-cases %q: no case has such a name", *only)
 	}
@@ -132,11 +154,14 @@ const scoped = 50
 // without a change for which the debounce waits, and all wait for --debounce-max, 10 s.
 var capped = []string{"--debounce-max", "1s"}
 
+// singles is how many changes are made one at a time.
+const singles = 20
+
 // cases are what is measured.
 func cases(quick bool) (all []measurement) {
 	startUp := []phase{{"start", start}, {"connect", connect}}
 	steady := func(seconds time.Duration) []phase {
-		return append(startUp[:2:2], idle(seconds/3), single(5), rate(100, seconds))
+		return append(startUp[:2:2], idle(seconds/3), single(singles), rate(100, seconds))
 	}
 	of := func(services, proxies, scope int) shape {
 		return shape{services: services, proxies: proxies, namespaces: namespaces, scope: scope}
@@ -159,7 +184,7 @@ func cases(quick bool) (all []measurement) {
 	for _, services := range []int{1000, 4000, 20000} {
 		all = append(all, measurement{name: fmt.Sprintf("services-%d", services), shape: of(services, 200, scoped), replicas: 1, flags: capped, phases: steady(long)})
 	}
-	for _, scope := range []int{20, 100, 400} {
+	for _, scope := range []int{20, 50, 100, 200, 400} {
 		all = append(all, measurement{name: fmt.Sprintf("scope-%d", scope), shape: of(1000, 100, scope), replicas: 1, flags: capped, phases: steady(long)})
 	}
 	all = append(all,

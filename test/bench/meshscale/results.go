@@ -61,8 +61,10 @@ type quantity struct {
 var (
 	cpuSeconds = quantity{"CPU time", "s", func(r result) float64 { return r.CPU }}
 	memory     = quantity{"memory", "MiB", func(r result) float64 { return r.RSS }}
+	duration   = quantity{"time", "s", func(r result) float64 { return r.Seconds }}
 	toEach     = quantity{"time to a proxy, p99", "ms", func(r result) float64 { return r.EachP99 }}
 	wire       = quantity{"bytes", "MB", func(r result) float64 { return float64(r.Bytes) / 1e6 }}
+	ofResource = quantity{"bytes for each resource", "B", func(r result) float64 { return float64(r.Bytes) / float64(r.Resources) }}
 )
 
 // series are the cases in which one thing grows.
@@ -87,20 +89,28 @@ func (s series) points(results []result, phase string, q quantity) (points plott
 	return points
 }
 
-// growth prints with which power each quantity grows.
+// growth prints with which power each quantity grows, and twice the standard error of that.
 func growth(w io.Writer, results []result) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(tw, "\nwith\tphase\tquantity\tfrom\tto\texponent")
 	for _, s := range allSeries {
 		for _, phase := range []string{"start", "connect", "one change", "100 changes/s"} {
-			for _, q := range []quantity{cpuSeconds, memory, toEach, wire} {
+			quantities := []quantity{cpuSeconds, memory, toEach, wire, ofResource}
+			if phase == "connect" {
+				quantities = append(quantities, duration)
+			}
+			for _, q := range quantities {
 				points := s.points(results, phase, q)
-				exponent := charts.Exponent(points)
+				exponent, standardError := charts.Exponent(points)
 				if math.IsNaN(exponent) {
 					continue
 				}
 				first, last := points[0], points[len(points)-1]
-				_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\t%g: %.3g %s\t%g: %.3g %s\t%.2f\n", s.grows, phase, q.name, first.X, first.Y, q.unit, last.X, last.Y, q.unit, exponent)
+				within := ""
+				if !math.IsNaN(standardError) {
+					within = fmt.Sprintf(" ± %.2f", 2*standardError)
+				}
+				_, _ = fmt.Fprintf(tw, "%s\t%s\t%s\t%g: %.3g %s\t%g: %.3g %s\t%.2f%s\n", s.grows, phase, q.name, first.X, first.Y, q.unit, last.X, last.Y, q.unit, exponent, within)
 			}
 		}
 	}

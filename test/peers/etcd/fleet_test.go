@@ -53,9 +53,14 @@ func newFleet(t *testing.T) *fleet {
 // service is the service at a backend.
 func (f *fleet) service(backend string) *config.Config {
 	f.Helper()
+	return read(f, f.serviceText(backend))
+}
+
+func (f *fleet) serviceText(backend string) string {
+	f.Helper()
 	_, port, err := net.SplitHostPort(backend)
 	f.Check(err)
-	return read(f, fmt.Sprintf(`apiVersion: networking.istio.io/v1
+	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: web, namespace: shop}
 spec:
@@ -64,7 +69,7 @@ spec:
   resolution: STATIC
   ports: [{number: %d, name: http, protocol: HTTP}]
   endpoints: [{address: 127.0.0.1, ports: {http: %s}}]
-`, served, f.port, port))
+`, served, f.port, port)
 }
 
 // server starts a holdfast-mesh, and waits until it serves.

@@ -171,13 +171,14 @@ func TestTheFileOfSettingsIsReadAgain(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		write("upstream: a:1\n")
 		go i.reread(ctx, []byte("upstream: a:1\n"))
+		time.Sleep(rereadInterval / 4)
 		steps := []struct {
 			text, upstream string
 			valid          float64
 		}{{"upstream: b:1\n", "b:1", 1}, {"upstrem: c:1\n", "b:1", 0}, {"upstream: b:1\n", "b:1", 1}, {"upstream: c:1\n", "c:1", 1}}
 		for _, step := range steps {
 			write(step.text)
-			time.Sleep(3 * rereadInterval)
+			time.Sleep(2*rereadInterval + rereadInterval/2) // never at the moment at which the file is read
 			if got := i.settings.Load().Of("").Upstreams[0]; got != step.upstream || testutil.ToFloat64(i.metrics.settingsOK) != step.valid {
 				t.Errorf("%s: upstream %s", step.text, got)
 			}
@@ -185,7 +186,7 @@ func TestTheFileOfSettingsIsReadAgain(t *testing.T) {
 		if err := os.Remove(file); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(3 * rereadInterval)
+		time.Sleep(2*rereadInterval + rereadInterval/2)
 		if got := i.settings.Load().Of("").Upstreams[0]; got != "c:1" || testutil.ToFloat64(i.metrics.settingsOK) != 0 {
 			t.Errorf("without a file: %s", got)
 		}
@@ -197,7 +198,20 @@ func TestTheFileOfSettingsIsReadAgain(t *testing.T) {
 	})
 }
 
-// The whole program on loopback: an API server that is not there, and then is; reviews over HTTP/1.1 and HTTP/2.
+// whenReady is a log that closes a channel when the injector says that it is ready.
+type whenReady struct {
+	slog.Handler
+	ready chan struct{}
+}
+
+func (w whenReady) Handle(_ context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, "ready: ") {
+		close(w.ready)
+	}
+	return nil
+}
+
+// The whole injector on loopback, with a cluster in memory: reviews over HTTP/1.1 and HTTP/2, probes, metrics, the end.
 func TestAnInjectorServes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "settings.yaml")
 	if err := os.WriteFile(file, []byte("upstream: xds.example:443\n"), 0o600); err != nil {
@@ -208,9 +222,11 @@ func TestAnInjectorServes(t *testing.T) {
 		defer func() { _ = lis.Close() }()
 		return lis.Addr().String()
 	}
+	ready := make(chan struct{})
 	i := must[*Injector](t)(New(Config{
 		Listen: free(), Admin: free(), Settings: file, Namespace: "holdfast", Service: "holdfast-injector", Secret: "ca", WebhookConfiguration: "c",
-		CALifetime: 300 * time.Hour, CertLifetime: 24 * time.Hour, API: &rest.Config{Host: "https://127.0.0.1:1"}, Version: "test", Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		CALifetime: 300 * time.Hour, CertLifetime: 24 * time.Hour, API: &rest.Config{Host: "https://127.0.0.1:1"}, Version: "test",
+		Log: slog.New(whenReady{slog.NewTextHandler(io.Discard, nil), ready}),
 	}))
 	i.sync.cluster = newMemory()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -226,12 +242,10 @@ func TestAnInjectorServes(t *testing.T) {
 		body, _ := io.ReadAll(resp.Body)
 		return resp.StatusCode, string(body)
 	}
-	deadline := time.Now().Add(30 * time.Second)
-	for code, why := get("/readyz"); code != 200; code, why = get("/readyz") {
-		if time.Now().After(deadline) {
-			t.Fatal(code, why)
-		}
-		time.Sleep(20 * time.Millisecond)
+	select {
+	case <-ready:
+	case err := <-ended:
+		t.Fatal(err)
 	}
 	memory := i.sync.cluster.(*memory)
 	pool := x509.NewCertPool()
@@ -253,8 +267,10 @@ func TestAnInjectorServes(t *testing.T) {
 	if code != 200 || !strings.Contains(metrics, `holdfast_injector_reviews_total{result="injected"} 2`) || strings.Contains(metrics, "certificate_expiry_timestamp_seconds 0") {
 		t.Errorf("%d %s", code, metrics)
 	}
-	if code, why := get("/livez"); code != 200 {
-		t.Error(code, why)
+	for _, path := range []string{"/livez", "/readyz"} {
+		if code, why := get(path); code != 200 {
+			t.Error(path, code, why)
+		}
 	}
 	cancel()
 	if err := <-ended; err != nil {

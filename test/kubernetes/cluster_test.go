@@ -208,6 +208,7 @@ func TestTheSecretOfTheStateChanges(t *testing.T) {
 
 // So is what Helm makes of the chart, in the golden files of test/chart.
 func TestTheChartIsAccepted(t *testing.T) {
+	rig.OnlyLong(t)
 	n := rig.NewNamespace(t, "mesh", "pod-security.kubernetes.io/enforce: restricted")
 	for _, set := range []string{"least", "most", "mesh", "mesh-etcd"} {
 		text, err := os.ReadFile(filepath.Join(rig.Repository(), "test/chart/testdata", set+".golden.txt"))

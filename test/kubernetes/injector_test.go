@@ -271,7 +271,7 @@ func (i injector) repairs(w *world) {
 		{"a caBundle is taken away", func() {
 			i.Kubectl("patch", webhooks, "--type=json", "--patch", `[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`)
 		}},
-		{"a caBundle is another", func() {
+		{"the other caBundle is taken away", func() {
 			i.Kubectl("patch", webhooks, "--type=json", "--patch", `[{"op":"remove","path":"/webhooks/1/clientConfig/caBundle"}]`)
 		}},
 		{"the Secret is emptied", func() {

@@ -78,8 +78,8 @@ help: ## list the targets
 	@echo "  IMAGE=$(IMAGE), IMAGEFLAGS=flags for docker build, ENGINE=docker or podman, ISTIO_PROXY=$(ISTIO_PROXY),"
 	@echo "  DIST=$(DIST), SIGNING_KEY=PEM file, PLATFORMS=linux/amd64,… (of release; default all), DIRTY=1, RELEASEFLAGS=flags for bin/release"
 
-build: ## build the static binaries bin/holdfast and bin/holdfast-mesh
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/holdfast ./cmd/holdfast-mesh
+build: ## build the static binaries bin/holdfast, bin/holdfast-mesh and bin/holdfast-injector
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/holdfast ./cmd/holdfast-mesh ./cmd/holdfast-injector
 
 envoy: $(if $(filter $(envoy_pinned),$(ENVOY)),$(envoy_pinned)) ## fetch the pinned Envoy into .envoy/
 	@"$(ENVOY)" --version
@@ -249,7 +249,7 @@ demo: build envoy ## the product in under a minute, with a real Envoy
 demo-mesh: build envoy ## holdfast-mesh in under a minute: a canary, a fault, a drain, outages, with real agents and Envoys
 	go run ./test/demo-mesh
 
-image: ## the images IMAGE:VERSION, with Envoy inside IMAGE-envoy:VERSION, with Istio's Envoy IMAGE-istio:VERSION, and IMAGE-mesh:VERSION, with docker or podman
+image: ## the images IMAGE:VERSION, with Envoy inside IMAGE-envoy:VERSION, with Istio's Envoy IMAGE-istio:VERSION, IMAGE-mesh:VERSION and IMAGE-injector:VERSION, with docker or podman
 	@engine=; for e in $(or $(ENGINE),docker podman); do \
 	  if command -v $$e >/dev/null && $$e info >/dev/null 2>&1; then engine=$$e; break; fi; done; \
 	if [ -z "$$engine" ]; then echo "make image: neither docker nor podman is at hand with a running engine (make image-check needs none)" >&2; exit 1; fi; \
@@ -257,7 +257,8 @@ image: ## the images IMAGE:VERSION, with Envoy inside IMAGE-envoy:VERSION, with 
 	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) -t $(IMAGE):$(VERSION) .; \
 	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --target with-envoy -t $(IMAGE)-envoy:$(VERSION) .; \
 	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --build-arg ENVOY_IMAGE=$(ISTIO_PROXY) --target with-envoy -t $(IMAGE)-istio:$(VERSION) .; \
-	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --target mesh -t $(IMAGE)-mesh:$(VERSION) .
+	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --target mesh -t $(IMAGE)-mesh:$(VERSION) .; \
+	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --target injector -t $(IMAGE)-injector:$(VERSION) .
 
 image-check: prometheus ## what the Dockerfile does, without an engine, for amd64 and arm64; and the manifests of deploy/
 	cd test/deploy && go test -count=1 -timeout 30m $(GOTESTFLAGS) .

@@ -9,12 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
-	"os/signal"
-	"runtime/debug"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/injector"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
@@ -30,48 +27,16 @@ import (
 // the module.
 var version = "dev"
 
-// Exit codes; they are part of the help.
-const (
-	exitOK     = 0
-	exitFailed = 1
-	exitUsage  = 2 // a flag, an argument or a command is wrong
-)
-
-// failure is an error that is not one of usage.
-type failure struct{ error }
-
-func (f failure) Unwrap() error { return f.error }
-
-func failed(err error) error {
-	if err == nil {
-		return nil
-	}
-	return failure{err}
-}
-
 func main() {
-	if build, ok := debug.ReadBuildInfo(); ok && version == "dev" && build.Main.Version != "" && build.Main.Version != "(devel)" {
-		version = build.Main.Version
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	code := execute(ctx, os.Stdout, os.Stderr, os.Args[1:])
-	stop()
-	os.Exit(code)
+	version = cli.Version(version)
+	cli.Main(execute)
 }
 
 // execute runs one command line and returns the exit code.
 func execute(ctx context.Context, stdout, stderr io.Writer, args []string) int {
 	root := newRoot(stdout, stderr)
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
-	if err == nil {
-		return exitOK
-	}
-	_, _ = fmt.Fprintf(stderr, "holdfast-injector: %s\n", strings.TrimSpace(err.Error()))
-	if errors.As(err, &failure{}) {
-		return exitFailed
-	}
-	return exitUsage
+	return cli.Exit(stderr, "holdfast-injector", root.ExecuteContext(ctx))
 }
 
 const rootLong = `A mutating webhook for Kubernetes that adds holdfast and Envoy to pods when they are created, as
@@ -81,27 +46,8 @@ holdfast.dev/injection: enabled are injected, and pods with the label holdfast.d
 Exit codes: 0 done, 1 failed, 2 wrong usage.`
 
 func newRoot(stdout, stderr io.Writer) *cobra.Command {
-	root := &cobra.Command{
-		Use: "holdfast-injector", Short: "a mutating webhook that injects holdfast and Envoy", Long: rootLong,
-		SilenceErrors: true, SilenceUsage: true, Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return errors.New("no command: `holdfast-injector help` lists them")
-		},
-	}
-	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w (see `%s --help`)", err, cmd.CommandPath())
-	})
-	root.AddCommand(newServe(stderr), newCheck(stdout), &cobra.Command{
-		Use: "version", Short: "show the version", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(stdout, "holdfast-injector %s\n", version)
-			return failed(err)
-		},
-	})
-	return root
+	return cli.Root("holdfast-injector", "a mutating webhook that injects holdfast and Envoy", rootLong, version, stdout, stderr,
+		newServe(stderr), newCheck(stdout))
 }
 
 const serveLong = `Answer admission reviews at POST /inject of --listen, and probes and metrics at /livez, /readyz and
@@ -116,12 +62,13 @@ const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 func newServe(stderr io.Writer) *cobra.Command {
 	var cfg injector.Config
-	var kubeconfig, onReject, level, format string
+	var log cli.LogFlags
+	var kubeconfig, onReject string
 	c := &cobra.Command{
 		Use: "serve --settings FILE", Short: "serve the webhook", Long: serveLong, Args: cobra.NoArgs,
 		Example: "holdfast-injector serve --settings /etc/holdfast-injector/settings.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := newLog(stderr, level, format)
+			logger, err := log.Logger(stderr)
 			if err != nil {
 				return err
 			}
@@ -137,16 +84,16 @@ func newServe(stderr io.Writer) *cobra.Command {
 			if cfg.Namespace == "" {
 				return errors.New("--namespace is missing: name the namespace of the injector's Service and Secret, here or in POD_NAMESPACE")
 			}
-			cfg.Version, cfg.Log = version, log
+			cfg.Version, cfg.Log = version, logger
 			if cfg.API, err = apiServer(kubeconfig); err != nil {
-				return failed(err)
+				return cli.Failed(err)
 			}
-			klog.SetSlogLogger(log.With("of", "client-go"))
+			klog.SetSlogLogger(logger.With("of", "client-go"))
 			i, err := injector.New(cfg)
 			if err != nil {
 				return err
 			}
-			return failed(i.Run(cmd.Context()))
+			return cli.Failed(i.Run(cmd.Context()))
 		},
 	}
 	flags := c.Flags()
@@ -163,13 +110,8 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.DurationVar(&cfg.CertLifetime, "cert-lifetime", 24*time.Hour, "`TIME` for which a serving certificate is valid; it is renewed after half of it. At least 1m")
 	flags.DurationVar(&cfg.DrainTime, "drain-time", 5*time.Second, "`TIME` for which requests are answered after SIGTERM, until the Service leads elsewhere")
 	flags.StringVar(&kubeconfig, "kubeconfig", "", "`FILE` by which the API server is reached; empty: as a pod of the cluster")
-	logFlags(c, &level, &format)
+	log.Add(flags)
 	return c
-}
-
-func logFlags(c *cobra.Command, level, format *string) {
-	c.Flags().StringVar(level, "log-level", "info", "`LEVEL`: debug, info, warn or error")
-	c.Flags().StringVar(format, "log-format", "text", "`FORMAT`: text or json")
 }
 
 // newCheck checks a file of settings without a cluster, for pipelines.
@@ -179,13 +121,13 @@ func newCheck(stdout io.Writer) *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			text, err := userfile.Read(args[0])
 			if err != nil {
-				return failed(err)
+				return cli.Failed(err)
 			}
 			if _, err := injector.ParseSettings(text); err != nil {
-				return failed(fmt.Errorf("%s: %w", args[0], err))
+				return cli.Failed(fmt.Errorf("%s: %w", args[0], err))
 			}
 			_, err = fmt.Fprintf(stdout, "%s: valid\n", args[0])
-			return failed(err)
+			return cli.Failed(err)
 		},
 	}
 }
@@ -203,19 +145,4 @@ func apiServer(kubeconfig string) (*rest.Config, error) {
 	}
 	config.UserAgent = "holdfast-injector/" + version
 	return config, nil
-}
-
-func newLog(w io.Writer, level, format string) (*slog.Logger, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("--log-level %q: want debug, info, warn or error", level)
-	}
-	options := &slog.HandlerOptions{Level: l}
-	switch format {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, options)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, options)), nil
-	}
-	return nil, fmt.Errorf("--log-format %q: want text or json", format)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
 )
 
@@ -33,20 +34,20 @@ func TestExitCodes(t *testing.T) {
 		code int
 		said string
 	}{
-		{"version", []string{"version"}, exitOK, "holdfast-injector "},
-		{"no command", nil, exitUsage, "no command"},
-		{"an unknown flag", []string{"serve", "--setings=a"}, exitUsage, "unknown flag: --setings (see `holdfast-injector serve --help`)"},
-		{"valid settings", []string{"check", good}, exitOK, "valid"},
-		{"settings that are not", []string{"check", bad}, exitFailed, "bad.yaml: yaml: unmarshal errors:\n  line 1: field upstrem not found"},
-		{"no namespace", []string{"serve", "--settings", good}, exitUsage, "--namespace is missing"},
-		{"no cluster", []string{"serve", "--settings", good, "--namespace=holdfast"}, exitFailed, "--kubeconfig"},
-		{"no settings", serve[:3], exitUsage, "--settings is missing"},
-		{"another word", append(serve, good, "--on-reject=ignore"), exitUsage, "want allow or deny"},
-		{"no level", append(serve, good, "--log-level=loud"), exitUsage, "--log-level"},
-		{"no format", append(serve, good, "--log-format=xml"), exitUsage, "--log-format"},
-		{"wrong settings", append(serve, bad), exitFailed, "field upstrem not found"},
-		{"no file", append(serve, filepath.Join(dir, "none")), exitFailed, "--settings"},
-		{"no address", append(serve, good, "--listen=127.0.0.1:99999"), exitFailed, "--listen"},
+		{"version", []string{"version"}, cli.ExitOK, "holdfast-injector "},
+		{"no command", nil, cli.ExitUsage, "no command"},
+		{"an unknown flag", []string{"serve", "--setings=a"}, cli.ExitUsage, "unknown flag: --setings (see `holdfast-injector serve --help`)"},
+		{"valid settings", []string{"check", good}, cli.ExitOK, "valid"},
+		{"settings that are not", []string{"check", bad}, cli.ExitFailed, "bad.yaml: yaml: unmarshal errors:\n  line 1: field upstrem not found"},
+		{"no namespace", []string{"serve", "--settings", good}, cli.ExitUsage, "--namespace is missing"},
+		{"no cluster", []string{"serve", "--settings", good, "--namespace=holdfast"}, cli.ExitFailed, "--kubeconfig"},
+		{"no settings", serve[:3], cli.ExitUsage, "--settings is missing"},
+		{"another word", append(serve, good, "--on-reject=ignore"), cli.ExitUsage, "want allow or deny"},
+		{"no level", append(serve, good, "--log-level=loud"), cli.ExitUsage, "--log-level"},
+		{"no format", append(serve, good, "--log-format=xml"), cli.ExitUsage, "--log-format"},
+		{"wrong settings", append(serve, bad), cli.ExitFailed, "field upstrem not found"},
+		{"no file", append(serve, filepath.Join(dir, "none")), cli.ExitFailed, "--settings"},
+		{"no address", append(serve, good, "--listen=127.0.0.1:99999"), cli.ExitFailed, "--listen"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var out bytes.Buffer

@@ -28,6 +28,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/seed"
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
@@ -474,7 +475,7 @@ func TestWhatIsWrongIsSaidWithoutTheSecretInIt(t *testing.T) {
 				args = append(slices.Clone(args), "--config", write(t, "holdfast.yaml", tc.file))
 			}
 			got := call(t, tc.environ, args...)
-			if got.code != exitUsage || strings.Count(got.errors, "\n") != 1 {
+			if got.code != cli.ExitUsage || strings.Count(got.errors, "\n") != 1 {
 				t.Errorf("code %d: %s", got.code, got.errors)
 			}
 			for _, secret := range []string{planted, "8123456789"} {

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,6 +25,11 @@ func TestTheDocumentationHasEveryMetricResultAndKey(t *testing.T) {
 	for _, name := range found {
 		if !strings.Contains(text, "`"+name) {
 			t.Errorf("docs/injector.md lacks %s", name)
+		}
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(holdfast_injector_[a-z_]+)` \\|").FindAllStringSubmatch(text, -1) {
+		if !slices.Contains(found, row[1]) {
+			t.Errorf("docs/injector.md has %s, which does not exist", row[1])
 		}
 	}
 	for _, r := range results {

@@ -30,6 +30,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"sigs.k8s.io/yaml"
@@ -194,6 +195,28 @@ func TestTheDashboardIsThatOfMonitoring(t *testing.T) {
 	}
 }
 
+// With other names the PodMonitors select other pods.
+func TestThePodMonitorsSelectThePodsOfTheChart(t *testing.T) {
+	values := valuesOf(t, "mesh")
+	values["monitoring"] = map[string]any{"podMonitor": true}
+	for kind, want := range map[string]string{"injector": "another-injector", "mesh": "another-mesh"} {
+		of, _ := values[kind].(map[string]any)
+		if of == nil {
+			of = make(map[string]any)
+			values[kind] = of
+		}
+		of["name"] = want
+	}
+	objects := objectsOf(t, values)
+	for kind, deployment := range map[string]string{"holdfast-injector": "another-injector", "holdfast-mesh": "another-mesh"} {
+		monitor, pods := only[*monitoringv1.PodMonitor](t, objects, kind), only[*appsv1.Deployment](t, objects, deployment).Spec.Template
+		selector, err := metav1.LabelSelectorAsSelector(&monitor.Spec.Selector)
+		if err != nil || !selector.Matches(labels.Set(pods.Labels)) {
+			t.Errorf("%s selects %v, and the pods have %v (%v)", kind, monitor.Spec.Selector, pods.Labels, err)
+		}
+	}
+}
+
 func TestTheLinterHasNothingToSay(t *testing.T) {
 	for _, set := range append([]string{""}, sets...) {
 		values := map[string]any{}
@@ -213,6 +236,7 @@ func TestTheLinterHasNothingToSay(t *testing.T) {
 func TestTheFilesOfTheChartAreCopies(t *testing.T) {
 	copies := map[string]string{
 		"podmonitor.yaml": "monitoring", "mesh-podmonitor.yaml": "monitoring", "prometheusrule.yaml": "monitoring", "mesh-prometheusrule.yaml": "monitoring",
+		"injector-podmonitor.yaml": "monitoring", "injector-prometheusrule.yaml": "monitoring",
 		"dashboard.json": "monitoring", "configmaps.yaml": "components/seed", "role.yaml": "components/seed",
 	}
 	for name, dir := range copies {

@@ -108,7 +108,7 @@ func (f *runFlags) add(c *command) {
 	f.certificates.add(c)
 	f.addEnvoy(c)
 	flags := c.section("Envoy's node, to fetch its configuration before it connects (--bootstrap or --node-…, or neither)")
-	flags.StringVar(&f.bootstrap, "bootstrap", "", "`FILE` of Envoy's bootstrap, to read the node from")
+	flags.StringVar(&f.bootstrap, "bootstrap", "", "`FILE` of Envoy's bootstrap, to read the node from. Keys such as node-metadata in the file of settings are then for holdfast bootstrap, which has made it")
 	f.node.add(flags)
 	f.workload.add(c)
 	f.addAdmin(c)

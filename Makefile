@@ -37,7 +37,7 @@ override PROMETHEUS := $(prometheus_fetched)
 endif
 export ENVOY PYTHON PROMETHEUS
 
-# KUBERNETES names a directory with k8s, coredns and agnhost, ISTIO one with pilot-discovery, pilot-agent, istioctl and istio-cni;
+# KUBERNETES names a directory with k8s, coredns and agnhost, ISTIO one with pilot-discovery, pilot-agent, istioctl and istio-cni, HELM one with helm;
 # nothing is built then.
 kubernetes_built := $(CURDIR)/.peers/kubernetes
 ifeq ($(strip $(KUBERNETES)),)
@@ -47,7 +47,11 @@ istio_built := $(CURDIR)/.peers/istio
 ifeq ($(strip $(ISTIO)),)
 override ISTIO := $(istio_built)
 endif
-export KUBERNETES ISTIO
+helm_built := $(CURDIR)/.peers/helm
+ifeq ($(strip $(HELM)),)
+override HELM := $(helm_built)
+endif
+export KUBERNETES ISTIO HELM
 
 # The modules of their own, beside the main one, which has only what the product needs: a tool in deploy, and tests. test/lint and components are no code
 # but programs of others; what runs in a cluster has targets of its own, and so has test/release.
@@ -66,7 +70,7 @@ if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 .DEFAULT_GOAL := help
 # Go knows itself what of these is to be built.
 .PHONY: bin/bench bin/release bin/staticcheck
-.PHONY: help build envoy previous prometheus browser spire kubernetes istio kubernetes-test kubernetes-test-all release test-release test-release-all test test-model test-others test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-mesh-scale bench-check bench-go fuzz demo demo-mesh image image-check clean
+.PHONY: help build envoy previous prometheus browser spire kubernetes istio helm kubernetes-test kubernetes-test-all release test-release test-release-all test test-model test-others test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-mesh-scale bench-check bench-go fuzz demo demo-mesh image image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -151,6 +155,11 @@ istio: $(if $(filter $(istio_built),$(ISTIO)),$(istio_built)) ## build istiod, p
 $(istio_built): test/istio/components/build $(wildcard test/istio/components/go.*)
 	test/istio/components/build $@
 
+helm: $(if $(filter $(helm_built),$(HELM)),$(helm_built)) ## build Helm into .peers/: about four minutes without caches
+
+$(helm_built): test/chart/components/build $(wildcard test/chart/components/go.*)
+	test/chart/components/build $@
+
 # What continuous integration has time for.
 kubernetes-test: SHORT := -short
 kubernetes-test: kubernetes-test-all ## deploy/ in a real Kubernetes of one node, and with a real istiod in it: as root; KUBERNETES_TEST=skip goes without
@@ -158,7 +167,7 @@ kubernetes-test: kubernetes-test-all ## deploy/ in a real Kubernetes of one node
 kubernetes-test-all: envoy ## the same with every event and every shape: forty minutes
 ifneq ($(KUBERNETES_TEST),skip)
 	test/kubernetes/packages
-	@$(MAKE) --no-print-directory kubernetes istio
+	@$(MAKE) --no-print-directory kubernetes istio helm
 endif
 	$(if $(SHORT),,cd test/kubernetes/components && go test -count=1 $(GOTESTFLAGS) ./validation)
 	$(call in-each,$(cluster),go test -count=1 -timeout 120m -v $(SHORT) $(GOTESTFLAGS) .)

@@ -48,8 +48,11 @@ seccompProfile: {type: RuntimeDefault}
 {{- /* The file of the injector's --settings. */ -}}
 {{- define "holdfast.settings" -}}
 {{- $upstream := .Values.controlPlane.upstream -}}
+{{- $settings := .Values.inject.settings -}}
 {{- if and (not $upstream) .Values.mesh.enabled -}}
 {{- $upstream = list (printf "%s.%s.svc:15012" .Values.mesh.name .Release.Namespace) -}}
+{{- /* No iptables rules send connections to the Envoy of an injected pod. */ -}}
+{{- $settings = merge (deepCopy $settings) (dict "node-metadata" (list "INTERCEPTION_MODE=NONE")) -}}
 {{- end -}}
 {{- if not $upstream -}}
 {{- fail "controlPlane.upstream is empty: name the control plane of injected pods, such as --set controlPlane.upstream={xds.example:443}, or set mesh.enabled" -}}
@@ -65,7 +68,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- with index $.Values.inject $of $key }}{{ $_ := set $s (printf "%s-%s" $of $flag) . }}{{ end -}}
 {{- end -}}
 {{- end -}}
-{{- with .Values.inject.settings }}{{ $_ := set $s "settings" . }}{{ end -}}
+{{- with $settings }}{{ $_ := set $s "settings" . }}{{ end -}}
 {{- with .Values.inject.namespaces }}{{ $_ := set $s "namespaces" . }}{{ end -}}
 {{ toYaml $s }}
 {{- end -}}

@@ -36,9 +36,9 @@ func (c *client) served() string {
 	return strings.Join(out, " ")
 }
 
-// The clusters of a service know the account of an endpoint before proxies get the endpoint. Endpoints that
-// go, go at once, unless there would be none.
-func TestClustersKnowAServiceAccountBeforeItsEndpoints(t *testing.T) {
+// The clusters of a service know the account of an endpoint before proxies get the endpoint, and until they
+// have it no more. Endpoints that go, go at once, unless there would be none.
+func TestClustersKnowTheServiceAccountsOfTheEndpointsThatProxiesHave(t *testing.T) {
 	on(t, accounts("n1", "n2"), func(r *rig) {
 		c := r.connect("client", map[string]any{"NAMESPACE": "default", "LABELS": map[string]any{"security.istio.io/tlsMode": "istio"}})
 		want := func(wait time.Duration, what string) {
@@ -51,21 +51,49 @@ func TestClustersKnowAServiceAccountBeforeItsEndpoints(t *testing.T) {
 			c.changes()
 			c.answer()
 		}
-		const soon, later = 200 * time.Millisecond, 2 * time.Second
+		const soon, step, later = 200 * time.Millisecond, 700 * time.Millisecond, 2 * time.Second
 		want(soon, "/n1 /n2 0.1 0.2")
 		r.put(accounts("n1", "n3")) // one goes and one comes
 		want(soon, "/n1 /n2 /n3 0.1")
-		want(later, "/n1 /n3 0.1 0.3")
+		want(step, "/n1 /n2 /n3 0.1 0.3")
+		want(step, "/n1 /n3 0.1 0.3")
 		r.put(accounts("n4")) // all are others
 		want(soon, "/n1 /n3 /n4 0.1 0.3")
-		want(later, "/n4 0.4")
+		want(step, "/n1 /n3 /n4 0.4")
+		want(step, "/n4 0.4")
 		r.put(accounts("n4", "n5"))
 		time.Sleep(soon)
 		r.put(accounts("n4", "n5", "n6")) // another while one is held back
 		want(soon, "/n4 /n5 /n6 0.4")
 		want(later, "/n4 /n5 /n6 0.4 0.5 0.6")
 		r.put(accounts("n6")) // nothing new
-		want(soon, "/n6 0.6")
+		want(soon, "/n4 /n5 /n6 0.6")
+		r.put(accounts("n6", "n7")) // one comes while others go
+		want(soon, "/n4 /n5 /n6 /n7 0.6")
+		want(step, "/n4 /n5 /n6 /n7 0.6 0.7")
+		want(step, "/n6 /n7 0.6 0.7")
+		r.put(accounts("n7"))
+		want(soon, "/n6 /n7 0.7")
+		r.put(accounts("n6", "n7")) // it comes back
+		want(soon, "/n6 /n7 0.6 0.7")
+		want(later, "/n6 /n7 0.6 0.7")
+	})
+}
+
+// New accounts without an end hold the first of them up for a bounded time.
+func TestAccountsThatAlwaysChangeAreUsedAfterABoundedTime(t *testing.T) {
+	on(t, accounts("n1"), func(r *rig) {
+		c := r.connect("client", map[string]any{"NAMESPACE": "default", "LABELS": map[string]any{"security.istio.io/tlsMode": "istio"}})
+		began := time.Now()
+		for i := 0; !strings.Contains(c.served(), "0.2"); i++ {
+			if time.Since(began) > joinAtMost+time.Second {
+				t.Fatalf("after %s it has %q", time.Since(began), c.served())
+			}
+			r.put(accounts("n1", "n2", "n"+string("345"[i%3])))
+			time.Sleep(joinAfter - stepPoll)
+			c.changes()
+			c.answer()
+		}
 	})
 }
 

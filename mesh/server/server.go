@@ -133,10 +133,10 @@ func (s *Server) Start() {
 	s.requests.Lock()
 	s.requests.merged = nil // what was requested until now is part of the first snapshot
 	s.requests.Unlock()
-	s.joins.take(s.cfg.Shards)
+	s.joins.forget(s.cfg.Shards)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.gen = newGeneration(push.New(s.source, s.cfg.Domain, nil, nil, true), s.cfg.Shards, nil, nil, s.cfg.Metrics, s.patchesFailed)
+	s.gen = newGeneration(push.New(s.source, s.cfg.Domain, nil, nil, true), holding{s.cfg.Shards}, nil, nil, s.cfg.Metrics, s.patchesFailed)
 }
 
 // Request requests a push. It does not block.
@@ -210,7 +210,7 @@ func (s *Server) push(r *push.Request) {
 			delete(kinds, push.AuthStep)
 		}
 		snap := push.New(s.source, s.cfg.Domain, s.step(before.Snapshot(), r), kinds, r.Everything() || len(r.Services) > 0)
-		next := newGeneration(snap, s.joins.held(s.cfg.Shards), before, r, s.cfg.Metrics, s.patchesFailed)
+		next := newGeneration(snap, holding{s.cfg.Shards}, before, r, s.cfg.Metrics, s.patchesFailed)
 		s.mu.Lock()
 		s.gen = next
 		s.mu.Unlock()
@@ -232,6 +232,9 @@ func (s *Server) push(r *push.Request) {
 	s.proxies.Unlock()
 	s.mu.Unlock()
 	wake.Signal(s.queued)
+	if r.Full {
+		s.joins.pushed(r.Services, r.Everything())
+	}
 }
 
 // work serves the proxies in the queue.

@@ -53,18 +53,31 @@ type shardSet struct {
 	accounts atomic.Pointer[[]string]
 	// merged has the endpoints of all shards, in the order of their keys.
 	merged atomic.Pointer[[]*Endpoint]
-	// former is what there was before an endpoint with another service account joined; nil for nothing.
+	// former is what proxies have while the service accounts of the endpoints change; nil while they do not.
 	former atomic.Pointer[Former]
 }
 
-// Former is what a service had before an endpoint with another service account joined it.
+// Former is what the proxies have of a service whose endpoints have other service accounts now: endpoints,
+// and the accounts that its clusters name.
 type Former struct {
 	Endpoints []*Endpoint
 	Accounts  []string // sorted; never empty
 }
 
-// Former returns what a service had before endpoints with other service accounts joined it, nil if none
-// has since Forget. It must not be changed.
+// joins reports whether some of these accounts are none that the clusters name.
+func (f *Former) joins(accounts []string) bool {
+	return slices.ContainsFunc(accounts, func(a string) bool { return !slices.Contains(f.Accounts, a) })
+}
+
+// Union returns these accounts and those that the clusters name, sorted.
+func (f *Former) Union(accounts []string) []string {
+	all := slices.Concat(accounts, f.Accounts)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// Former returns what proxies have of a service whose service accounts change, nil if they do not. To know
+// it of the endpoints that Endpoints has returned, call it after that. It must not be changed.
 func (s *Shards) Former(key Key) *Former {
 	if set := s.set(key); set != nil {
 		return set.former.Load()
@@ -72,9 +85,39 @@ func (s *Shards) Former(key Key) *Former {
 	return nil
 }
 
-// Forget lets Former return nil until another endpoint joins.
+// Advance takes a service whose accounts change one step on, and reports whether that was the last one.
+// The first step is for endpoints whose accounts the clusters of no proxy named: all do now, and the
+// endpoints are used. With the last step, accounts are forgotten that no endpoint has any more.
+func (s *Shards) Advance(key Key) (last bool) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	set := s.services[key]
+	if set == nil {
+		return true
+	}
+	former, accounts := set.former.Load(), *set.accounts.Load()
+	if former != nil && former.joins(accounts) {
+		if all := former.Union(accounts); len(all) > len(accounts) {
+			set.former.Store(&Former{Endpoints: *set.merged.Load(), Accounts: all})
+			return false
+		}
+	}
+	set.former.Store(nil)
+	return true
+}
+
+// Forget makes a change of service accounts one without steps: proxies have what the service has now.
 func (s *Shards) Forget(key Key) {
 	if set := s.set(key); set != nil {
+		set.former.Store(nil)
+	}
+}
+
+// ForgetAll is Forget for all services.
+func (s *Shards) ForgetAll() {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, set := range s.services {
 		set.former.Store(nil)
 	}
 }
@@ -131,12 +174,12 @@ func (s *Shards) Update(key Key, shard ShardKey, endpoints []*Endpoint) Change {
 		former = Former{*set.merged.Load(), *set.accounts.Load()}
 	}
 	set.shards[shard] = endpoints
-	set.merge()
 	accounts := set.accountsNow()
 	same := !created && slices.Equal(accounts, former.Accounts)
-	if len(former.Accounts) > 0 && len(former.Endpoints) > 0 && slices.ContainsFunc(accounts, func(a string) bool { return !slices.Contains(former.Accounts, a) }) {
-		set.former.CompareAndSwap(nil, &former)
+	if !same && len(former.Accounts) > 0 && len(former.Endpoints) > 0 {
+		set.former.CompareAndSwap(nil, &former) // before anybody can read the endpoints
 	}
+	set.merge()
 	set.accounts.Store(&accounts)
 	if created {
 		s.mu.Lock()

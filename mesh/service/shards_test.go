@@ -76,6 +76,64 @@ func TestTheServiceAccountsOfAServiceStayWhileItHasNoEndpoints(t *testing.T) {
 	}
 }
 
+// What Former and Advance say while the service accounts of a service change.
+func TestServiceAccountsChangeInSteps(t *testing.T) {
+	s := &Shards{}
+	key, shard := Key{Hostname: "a.test", Namespace: "a"}, ShardKey{Registry: External}
+	update := func(accounts ...string) {
+		var endpoints []*Endpoint
+		for _, account := range accounts {
+			endpoints = append(endpoints, NewEndpoint(Endpoint{Address: "10.0.0." + account, ServiceAccount: account}))
+		}
+		s.Update(key, shard, endpoints)
+	}
+	want := func(of string) {
+		t.Helper()
+		got := "nil"
+		if former := s.Former(key); former != nil {
+			got = strings.Join(former.Accounts, "") + ":"
+			for _, ep := range former.Endpoints {
+				got += ep.ServiceAccount
+			}
+		}
+		if got != of {
+			t.Errorf("proxies have %s, want %s", got, of)
+		}
+	}
+	advance := func(last bool, of string) {
+		t.Helper()
+		if got := s.Advance(key); got != last {
+			t.Errorf("last: %v", got)
+		}
+		want(of)
+	}
+	advance(true, "nil") // of a service that is not known
+	update("1", "2")
+	want("nil")
+	update("2", "3") // one comes and one goes
+	want("12:12")
+	advance(false, "123:23")
+	update("1", "3") // 1 is back before it was forgotten
+	want("123:23")
+	advance(true, "nil")
+	update("1", "3", "4") // one comes
+	want("13:13")
+	advance(true, "nil")
+	update("3", "4") // one goes
+	want("134:134")
+	update("3", "4", "5") // another comes while that is forgotten
+	want("134:134")
+	advance(false, "1345:345")
+	advance(true, "nil")
+	update("6")
+	want("345:345")
+	s.ForgetAll()
+	want("nil")
+	update()
+	update("7") // there was nothing that proxies could have
+	want("nil")
+}
+
 func TestARegistryThatIsLostTakesOnlyItsOwnAway(t *testing.T) {
 	k1, k2, x := ShardKey{"Kubernetes", "c1"}, ShardKey{"Kubernetes", "c2"}, ShardKey{"External", "c1"}
 	ratings := Key{"ratings", "default"}

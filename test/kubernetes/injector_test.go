@@ -29,9 +29,6 @@ type injector struct{ *rig.Namespace }
 // deployInjector deploys deploy/injector with the tests' control plane, and returns when both replicas are Ready.
 func deployInjector(t *testing.T, args ...string) injector {
 	t.Helper()
-	if _, err := rig.Node.Kubectl("wait", "--for=delete", "namespace/holdfast", "--timeout=2m"); err != nil { // that of a test before
-		t.Fatal(err)
-	}
 	i := injector{rig.NewNamespace(t, "holdfast")}
 	t.Cleanup(func() {
 		for _, object := range []string{webhooks, "clusterrole/holdfast-injector", "clusterrolebinding/holdfast-injector"} {

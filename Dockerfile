@@ -1,5 +1,5 @@
 # The images of holdfast. `docker build .` makes the agent alone; --target with-envoy
-# adds Envoy, for `holdfast run -- envoy …`; --target mesh is the control plane. test/deploy runs the RUN lines of the stage
+# adds Envoy, for `holdfast run -- envoy …`; --target mesh is the control plane, --target injector the webhook. test/deploy runs the RUN lines of the stage
 # "build" without an engine, so what they need is go and a shell with coreutils.
 #
 # The agent's image is made from scratch rather than from distroless: the binary is
@@ -20,7 +20,7 @@ ARG VERSION=unknown
 ARG ROOTFS=/out
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
     CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false \
-    -ldflags "-s -w -X main.version=$VERSION" -o $ROOTFS/usr/local/bin/ ./cmd/holdfast ./cmd/holdfast-mesh
+    -ldflags "-s -w -X main.version=$VERSION" -o $ROOTFS/usr/local/bin/ ./cmd/holdfast ./cmd/holdfast-mesh ./cmd/holdfast-injector
 RUN mkdir -p $ROOTFS/etc/ssl/certs $ROOTFS/usr/share/doc/holdfast && \
     cp /etc/ssl/certs/ca-certificates.crt $ROOTFS/etc/ssl/certs/ca-certificates.crt && \
     cp LICENSE $ROOTFS/usr/share/doc/holdfast/LICENSE && \
@@ -62,6 +62,23 @@ COPY --from=build /out/usr/share/doc/holdfast /usr/share/doc/holdfast
 USER 65532:65532
 EXPOSE 15010 15012 15014
 ENTRYPOINT ["/usr/local/bin/holdfast-mesh"]
+CMD ["help"]
+
+FROM scratch AS injector
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="holdfast-injector" \
+      org.opencontainers.image.description="A mutating webhook that adds holdfast and Envoy to pods" \
+      org.opencontainers.image.source="https://github.com/holdfast-xds/holdfast" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /out/etc /etc
+COPY --from=build /out/usr/local/bin/holdfast-injector /usr/local/bin/holdfast-injector
+COPY --from=build /out/usr/share/doc/holdfast /usr/share/doc/holdfast
+USER 65532:65532
+EXPOSE 15014 15017
+ENTRYPOINT ["/usr/local/bin/holdfast-injector"]
 CMD ["help"]
 
 FROM scratch AS holdfast

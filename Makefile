@@ -37,7 +37,7 @@ override PROMETHEUS := $(prometheus_fetched)
 endif
 export ENVOY PYTHON PROMETHEUS
 
-# KUBERNETES names a directory with k8s, coredns and agnhost, ISTIO one with pilot-discovery, pilot-agent, istioctl and istio-cni;
+# KUBERNETES names a directory with k8s, coredns and agnhost, ISTIO one with pilot-discovery, pilot-agent, istioctl and istio-cni, HELM one with helm;
 # nothing is built then.
 kubernetes_built := $(CURDIR)/.peers/kubernetes
 ifeq ($(strip $(KUBERNETES)),)
@@ -47,7 +47,11 @@ istio_built := $(CURDIR)/.peers/istio
 ifeq ($(strip $(ISTIO)),)
 override ISTIO := $(istio_built)
 endif
-export KUBERNETES ISTIO
+helm_built := $(CURDIR)/.peers/helm
+ifeq ($(strip $(HELM)),)
+override HELM := $(helm_built)
+endif
+export KUBERNETES ISTIO HELM
 
 # The modules of their own, beside the main one, which has only what the product needs: a tool in deploy, and tests. test/lint and components are no code
 # but programs of others; what runs in a cluster has targets of its own, and so has test/release.
@@ -66,7 +70,7 @@ if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 .DEFAULT_GOAL := help
 # Go knows itself what of these is to be built.
 .PHONY: bin/bench bin/release bin/staticcheck
-.PHONY: help build envoy previous prometheus browser spire kubernetes istio kubernetes-test kubernetes-test-all release test-release test-release-all test test-model test-others test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-mesh-scale bench-check bench-go fuzz demo demo-mesh image image-check clean
+.PHONY: help build envoy previous prometheus browser spire kubernetes istio helm kubernetes-test kubernetes-test-all release test-release test-release-all test test-model test-others test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-mesh-scale bench-check bench-go fuzz demo demo-mesh image image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -78,8 +82,8 @@ help: ## list the targets
 	@echo "  IMAGE=$(IMAGE), IMAGEFLAGS=flags for docker build, ENGINE=docker or podman, ISTIO_PROXY=$(ISTIO_PROXY),"
 	@echo "  DIST=$(DIST), SIGNING_KEY=PEM file, PLATFORMS=linux/amd64,… (of release; default all), DIRTY=1, RELEASEFLAGS=flags for bin/release"
 
-build: ## build the static binaries bin/holdfast and bin/holdfast-mesh
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/holdfast ./cmd/holdfast-mesh
+build: ## build the static binaries bin/holdfast, bin/holdfast-mesh and bin/holdfast-injector
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/holdfast ./cmd/holdfast-mesh ./cmd/holdfast-injector
 
 envoy: $(if $(filter $(envoy_pinned),$(ENVOY)),$(envoy_pinned)) ## fetch the pinned Envoy into .envoy/
 	@"$(ENVOY)" --version
@@ -151,6 +155,11 @@ istio: $(if $(filter $(istio_built),$(ISTIO)),$(istio_built)) ## build istiod, p
 $(istio_built): test/istio/components/build $(wildcard test/istio/components/go.*)
 	test/istio/components/build $@
 
+helm: $(if $(filter $(helm_built),$(HELM)),$(helm_built)) ## build Helm into .peers/: about four minutes without caches
+
+$(helm_built): test/chart/components/build $(wildcard test/chart/components/go.*)
+	test/chart/components/build $@
+
 # What continuous integration has time for.
 kubernetes-test: SHORT := -short
 kubernetes-test: kubernetes-test-all ## deploy/ in a real Kubernetes of one node, and with a real istiod in it: as root; KUBERNETES_TEST=skip goes without
@@ -158,7 +167,7 @@ kubernetes-test: kubernetes-test-all ## deploy/ in a real Kubernetes of one node
 kubernetes-test-all: envoy ## the same with every event and every shape: forty minutes
 ifneq ($(KUBERNETES_TEST),skip)
 	test/kubernetes/packages
-	@$(MAKE) --no-print-directory kubernetes istio
+	@$(MAKE) --no-print-directory kubernetes istio helm
 endif
 	$(if $(SHORT),,cd test/kubernetes/components && go test -count=1 $(GOTESTFLAGS) ./validation)
 	$(call in-each,$(cluster),go test -count=1 -timeout 120m -v $(SHORT) $(GOTESTFLAGS) .)
@@ -249,7 +258,7 @@ demo: build envoy ## the product in under a minute, with a real Envoy
 demo-mesh: build envoy ## holdfast-mesh in under a minute: a canary, a fault, a drain, outages, with real agents and Envoys
 	go run ./test/demo-mesh
 
-image: ## the images IMAGE:VERSION, with Envoy inside IMAGE-envoy:VERSION, with Istio's Envoy IMAGE-istio:VERSION, and IMAGE-mesh:VERSION, with docker or podman
+image: ## the images IMAGE:VERSION, with Envoy inside IMAGE-envoy:VERSION, with Istio's Envoy IMAGE-istio:VERSION, IMAGE-mesh:VERSION and IMAGE-injector:VERSION, with docker or podman
 	@engine=; for e in $(or $(ENGINE),docker podman); do \
 	  if command -v $$e >/dev/null && $$e info >/dev/null 2>&1; then engine=$$e; break; fi; done; \
 	if [ -z "$$engine" ]; then echo "make image: neither docker nor podman is at hand with a running engine (make image-check needs none)" >&2; exit 1; fi; \
@@ -257,7 +266,8 @@ image: ## the images IMAGE:VERSION, with Envoy inside IMAGE-envoy:VERSION, with 
 	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) -t $(IMAGE):$(VERSION) .; \
 	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --target with-envoy -t $(IMAGE)-envoy:$(VERSION) .; \
 	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --build-arg ENVOY_IMAGE=$(ISTIO_PROXY) --target with-envoy -t $(IMAGE)-istio:$(VERSION) .; \
-	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --target mesh -t $(IMAGE)-mesh:$(VERSION) .
+	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --target mesh -t $(IMAGE)-mesh:$(VERSION) .; \
+	$$engine build --build-arg VERSION=$(VERSION) --build-arg REVISION=$$revision $(IMAGEFLAGS) --target injector -t $(IMAGE)-injector:$(VERSION) .
 
 image-check: prometheus ## what the Dockerfile does, without an engine, for amd64 and arm64; and the manifests of deploy/
 	cd test/deploy && go test -count=1 -timeout 30m $(GOTESTFLAGS) .

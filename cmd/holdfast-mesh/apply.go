@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/change"
@@ -42,7 +43,7 @@ func (s *store) flags(c *cobra.Command) {
 }
 
 // read reads documents from files and directories, and from standard input for "-", and prints what is wrong in them. Errors
-// are errReported.
+// are cli.ErrReported.
 func (s *store) read(paths []string, out io.Writer) ([]*config.Config, error) {
 	files := slices.DeleteFunc(slices.Clone(paths), func(path string) bool { return path == "-" })
 	documents, problems := dir.Documents(files...)
@@ -52,7 +53,7 @@ func (s *store) read(paths []string, out io.Writer) ([]*config.Config, error) {
 			err = fmt.Errorf("more than %d bytes", userfile.Max)
 		}
 		if err != nil {
-			return nil, failed(fmt.Errorf("standard input: %w", err))
+			return nil, cli.Failed(fmt.Errorf("standard input: %w", err))
 		}
 		read, broken := config.Read("standard input", text)
 		if broken != nil {
@@ -78,7 +79,7 @@ func (s *store) read(paths []string, out io.Writer) ([]*config.Config, error) {
 		return nil, err
 	}
 	if config.Invalid(problems) {
-		return nil, errReported
+		return nil, cli.ErrReported
 	}
 	return documents, nil
 }
@@ -86,7 +87,7 @@ func (s *store) read(paths []string, out io.Writer) ([]*config.Config, error) {
 func printProblems(out io.Writer, problems []config.Problem) error {
 	for _, p := range problems {
 		if _, err := fmt.Fprintln(out, p); err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
 	}
 	return nil
@@ -127,7 +128,7 @@ func plan(stored []etcd.Stored, documents []*config.Config, prune bool) *change.
 func listed(ctx context.Context, client *etcd.Client, namespace string, errs io.Writer) ([]etcd.Stored, error) {
 	l, err := client.List(ctx, "", namespace)
 	if err != nil {
-		return nil, failed(err)
+		return nil, cli.Failed(err)
 	}
 	if len(l.Denied) > 0 {
 		_, _ = fmt.Fprintf(errs, "holdfast-mesh: kinds that this user may not read in the namespace %s are left out: %d\n", namespace, len(l.Denied))
@@ -187,10 +188,10 @@ func newApply(stdout io.Writer) *cobra.Command {
 				return err
 			}
 			if err := inNamespace(documents, namespace); err != nil {
-				return failed(err)
+				return cli.Failed(err)
 			}
 			if len(documents) == 0 && prune {
-				return failed(errors.New("there are no documents in the files: --prune would delete everything, and nothing is changed"))
+				return cli.Failed(errors.New("there are no documents in the files: --prune would delete everything, and nothing is changed"))
 			}
 			client, err := s.open()
 			if err != nil {
@@ -210,11 +211,11 @@ func newApply(stdout io.Writer) *cobra.Command {
 				}
 			}
 			if len(problems) > 0 {
-				return errors.Join(printProblems(stdout, problems), errReported)
+				return errors.Join(printProblems(stdout, problems), cli.ErrReported)
 			}
 			p := plan(stored, documents, prune)
 			if err := p.CheckPrune(len(stored), percent); err != nil {
-				return failed(err)
+				return cli.Failed(err)
 			}
 			return carryOut(cmd.Context(), stdout, client, p, dryRun)
 		},
@@ -246,7 +247,7 @@ func carryOut(ctx context.Context, stdout io.Writer, w config.Writer, p *change.
 		}
 		return nil
 	}
-	return failed(p.Do(ctx, w, show))
+	return cli.Failed(p.Do(ctx, w, show))
 }
 
 func newDelete(stdout io.Writer) *cobra.Command {
@@ -276,7 +277,7 @@ namespace before it, with a slash; without one, and without --namespace, it is o
 					return err
 				}
 				if err := inNamespace(documents, namespace); err != nil {
-					return failed(err)
+					return cli.Failed(err)
 				}
 				for _, doc := range documents {
 					keys = append(keys, doc.Meta.Key)
@@ -291,13 +292,13 @@ namespace before it, with a slash; without one, and without --namespace, it is o
 			for _, key := range keys {
 				old, err := client.Revision(cmd.Context(), key)
 				if err != nil {
-					return failed(err)
+					return cli.Failed(err)
 				}
 				if old == "" && ignoreMissing {
 					continue
 				}
 				if old == "" {
-					return failed(fmt.Errorf("%s: %w: nothing is changed", key, config.ErrNotFound))
+					return cli.Failed(fmt.Errorf("%s: %w: nothing is changed", key, config.ErrNotFound))
 				}
 				p.Actions = append(p.Actions, change.Action{Key: key, Verb: change.Deleted, Version: old})
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/change"
 	"github.com/holdfast-xds/holdfast/mesh/config/etcd"
@@ -36,14 +37,14 @@ func newEdit(stdout io.Writer) *cobra.Command {
 				return err
 			}
 			if keys[0].Kind == config.Secret {
-				return failed(errors.New("a Secret is not shown in an editor: apply it from a file"))
+				return cli.Failed(errors.New("a Secret is not shown in an editor: apply it from a file"))
 			}
 			client, err := s.open()
 			if err != nil {
 				return err
 			}
 			defer client.Close()
-			return failed(edit(cmd, stdout, client, keys[0]))
+			return cli.Failed(edit(cmd, stdout, client, keys[0]))
 		},
 	}
 	s.flags(c)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/mesh"
 	"github.com/holdfast-xds/holdfast/mesh/inspect"
 )
@@ -156,7 +157,7 @@ func newDiff(stdout io.Writer) *cobra.Command {
 			}
 			files, err := readFiles(args)
 			if err != nil {
-				return failed(err)
+				return cli.Failed(err)
 			}
 			var d mesh.DiffResponse
 			if err := send(cmd.Context(), admin, "/diff", mesh.DiffRequest{Proxy: node, Files: files}, &d); err != nil {
@@ -166,7 +167,7 @@ func newDiff(stdout io.Writer) *cobra.Command {
 				return err
 			}
 			if d.Invalid {
-				return errReported
+				return cli.ErrReported
 			}
 			return nil
 		},

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/mesh"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/dir"
@@ -48,11 +49,11 @@ func newValidate(stdout io.Writer) *cobra.Command {
 			problems := dir.Validate(args...)
 			for _, p := range problems {
 				if _, err := fmt.Fprintln(stdout, p); err != nil {
-					return failed(err)
+					return cli.Failed(err)
 				}
 			}
 			if config.Invalid(problems) {
-				return errReported
+				return cli.ErrReported
 			}
 			return nil
 		},
@@ -74,14 +75,14 @@ func ask(ctx context.Context, admin, path string, into any) error {
 func do(req *http.Request, admin string, into any) error {
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return failed(fmt.Errorf("no answer from %s: %w (is holdfast-mesh running there? --admin names its address)", admin, errors.Unwrap(err)))
+		return cli.Failed(fmt.Errorf("no answer from %s: %w (is holdfast-mesh running there? --admin names its address)", admin, errors.Unwrap(err)))
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-		return failed(fmt.Errorf("%s answers %s: %s", admin, resp.Status, strings.TrimSpace(string(text))))
+		return cli.Failed(fmt.Errorf("%s answers %s: %s", admin, resp.Status, strings.TrimSpace(string(text))))
 	}
-	return failed(json.NewDecoder(resp.Body).Decode(into))
+	return cli.Failed(json.NewDecoder(resp.Body).Decode(into))
 }
 
 func newProxies(stdout io.Writer) *cobra.Command {
@@ -230,7 +231,7 @@ them, without Secrets.`,
 				return err
 			}
 			if len(docs) == 0 {
-				return failed(noDocument(kind, namespace, name))
+				return cli.Failed(noDocument(kind, namespace, name))
 			}
 			return write(stdout, output, docs, func(w io.Writer) {
 				_, _ = fmt.Fprintln(w, "KIND\tNAMESPACE\tNAME\tORIGIN")
@@ -308,17 +309,17 @@ func write(w io.Writer, format string, v any, table func(io.Writer)) error {
 	case "table":
 		t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 		table(t)
-		return failed(t.Flush())
+		return cli.Failed(t.Flush())
 	case "yaml":
 		text, err := yaml.Marshal(v)
 		if err == nil {
 			_, err = w.Write(text)
 		}
-		return failed(err)
+		return cli.Failed(err)
 	case "json":
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
-		return failed(e.Encode(v))
+		return cli.Failed(e.Encode(v))
 	}
 	return fmt.Errorf("--output %q: want table, yaml or json", format)
 }

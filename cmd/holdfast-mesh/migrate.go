@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-xds/holdfast/internal/atomicfile"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/change"
@@ -46,7 +47,7 @@ func newMigrate(stdout io.Writer) *cobra.Command {
 				defer client.Close()
 				l, err := client.List(cmd.Context(), "", "")
 				if err != nil {
-					return failed(err)
+					return cli.Failed(err)
 				}
 				return toDirectory(stdout, cmd.ErrOrStderr(), withoutRegistrations(l.Documents, nil), to, secrets, skip, dryRun)
 			}
@@ -76,7 +77,7 @@ func newMigrate(stdout io.Writer) *cobra.Command {
 func toEtcd(cmd *cobra.Command, stdout io.Writer, client *etcd.Client, documents []*config.Config, overwrite, dryRun bool) error {
 	stored, err := client.List(cmd.Context(), "", "")
 	if err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
 	there := make(map[config.Key]*config.Config)
 	for _, d := range stored.Documents {
@@ -89,18 +90,18 @@ func toEtcd(cmd *cobra.Command, stdout io.Writer, client *etcd.Client, documents
 		case !has || overwrite:
 			write = append(write, doc)
 		case old == nil || !config.Same(old, doc):
-			return failed(fmt.Errorf("%s is in etcd already and says something else: nothing was copied; --overwrite replaces it, and `holdfast-mesh diff --etcd` shows what differs", doc.Meta.Key))
+			return cli.Failed(fmt.Errorf("%s is in etcd already and says something else: nothing was copied; --overwrite replaces it, and `holdfast-mesh diff --etcd` shows what differs", doc.Meta.Key))
 		}
 	}
 	for i, doc := range write {
 		if !dryRun {
 			if err := client.Import(cmd.Context(), doc); err != nil {
-				return failed(fmt.Errorf("after %d of %d documents: %w: run it again with --overwrite to go on", i, len(write), err))
+				return cli.Failed(fmt.Errorf("after %d of %d documents: %w: run it again with --overwrite to go on", i, len(write), err))
 			}
 		}
 	}
 	_, err = fmt.Fprintf(stdout, "%d documents copied to etcd%s, %d were there\n", len(write), dry(dryRun), len(documents)-len(write))
-	return failed(err)
+	return cli.Failed(err)
 }
 
 func dry(dryRun bool) string {
@@ -113,9 +114,9 @@ func dry(dryRun bool) string {
 // toDirectory copies documents to a directory.
 func toDirectory(stdout, stderr io.Writer, documents []etcd.Stored, dir string, secrets, skip, dryRun bool) error {
 	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
-		return failed(fmt.Errorf("%s is not empty: name a directory that is, or does not exist", dir))
+		return cli.Failed(fmt.Errorf("%s is not empty: name a directory that is, or does not exist", dir))
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return failed(err)
+		return cli.Failed(err)
 	}
 	var copied []*config.Config
 	left := 0
@@ -128,7 +129,7 @@ func toDirectory(stdout, stderr io.Writer, documents []etcd.Stored, dir string, 
 				return err
 			}
 		case d.Config == nil:
-			return failed(fmt.Errorf("a document is not valid, and nothing was copied: %s: apply it again or delete it, or give --skip-invalid", d.Problems[0]))
+			return cli.Failed(fmt.Errorf("a document is not valid, and nothing was copied: %s: apply it again or delete it, or give --skip-invalid", d.Problems[0]))
 		default:
 			copied = append(copied, d.Config)
 		}
@@ -138,15 +139,15 @@ func toDirectory(stdout, stderr io.Writer, documents []etcd.Stored, dir string, 
 			break
 		}
 		if err := writeFile(dir, o); err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
 	}
 	if _, err := fmt.Fprintf(stdout, "%d documents copied to %s%s\n", len(copied), dir, dry(dryRun)); err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
 	if left > 0 {
 		_, err := fmt.Fprintf(stdout, "%d Secrets left out: --with-secrets writes them in the clear\n", left)
-		return failed(err)
+		return cli.Failed(err)
 	}
 	return nil
 }
@@ -179,7 +180,7 @@ func directoryOf(namespace string) string {
 	return namespace
 }
 
-// diffStored shows what documents would change in etcd. With differences, the error is errReported.
+// diffStored shows what documents would change in etcd. With differences, the error is cli.ErrReported.
 func diffStored(stdout io.Writer, p *change.Plan) error {
 	differs := false
 	for _, a := range p.Actions {
@@ -189,11 +190,11 @@ func diffStored(stdout io.Writer, p *change.Plan) error {
 		}
 		differs = true
 		if _, err := fmt.Fprint(stdout, text); err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
 	}
 	if differs {
-		return errReported
+		return cli.ErrReported
 	}
 	return nil
 }
@@ -205,7 +206,7 @@ func (s *store) diff(cmd *cobra.Command, stdout io.Writer, paths []string, names
 		return err
 	}
 	if err := inNamespace(documents, namespace); err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
 	client, err := s.open()
 	if err != nil {

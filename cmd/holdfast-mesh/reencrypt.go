@@ -5,6 +5,8 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+
+	"github.com/holdfast-xds/holdfast/internal/cli"
 )
 
 const reencryptLong = `Encrypt those Secrets in etcd with the first --secret-key-file that another one has encrypted. What is in them,
@@ -27,12 +29,12 @@ func newReencrypt(stdout io.Writer) *cobra.Command {
 			defer client.Close()
 			changed, current, err := client.Reencrypt(cmd.Context(), dryRun)
 			if err != nil && changed+current == 0 {
-				return failed(err)
+				return cli.Failed(err)
 			}
 			if _, printErr := fmt.Fprintf(stdout, "%d Secrets encrypted with the first key%s, %d were\n", changed, dry(dryRun), current); printErr != nil {
-				return failed(printErr)
+				return cli.Failed(printErr)
 			}
-			return failed(err)
+			return cli.Failed(err)
 		},
 	}
 	c.Flags().SortFlags = false

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/memory"
 	"github.com/holdfast-xds/holdfast/mesh"
 	"github.com/holdfast-xds/holdfast/mesh/authn"
@@ -50,8 +50,7 @@ type serveFlags struct {
 	keys    []string
 	domains []string
 	tokenCA string
-	level   string
-	format  string
+	log     cli.LogFlags
 }
 
 func newServe(stderr io.Writer) *cobra.Command {
@@ -60,7 +59,7 @@ func newServe(stderr io.Writer) *cobra.Command {
 		Use: "serve {--config DIR | --etcd URL}", Short: "serve xDS from a directory of documents, or from etcd", Long: serveLong, Args: cobra.NoArgs,
 		Example: "holdfast-mesh serve --config ./mesh\nholdfast-mesh serve --etcd https://etcd-0:2379,https://etcd-1:2379 --etcd-ca ca.pem --state-dir /var/lib/holdfast-mesh",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := newLog(stderr, f.level, f.format)
+			log, err := f.log.Logger(stderr)
 			if err != nil {
 				return err
 			}
@@ -79,7 +78,7 @@ func newServe(stderr io.Writer) *cobra.Command {
 				log.Warn("whoever reaches the plaintext address gets the configuration of any namespace", "addr", f.cfg.Listen)
 			}
 			go memory.GiveBack(cmd.Context(), log)
-			return failed(e.Run(cmd.Context()))
+			return cli.Failed(e.Run(cmd.Context()))
 		},
 	}
 	flags, cfg := c.Flags(), &f.cfg
@@ -113,8 +112,7 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.IntVar(&cfg.MaxProxies, "max-proxies", 0, "`NUMBER` of proxies that may be connected; a further one is refused, and told to try another replica; 0: any number")
 	flags.DurationVar(&cfg.MaxConnectionAge, "max-connection-age", 0, "`TIME` after which a proxy is told to connect again, so that proxies spread over replicas; 10 % more or less at random, 10s at least; 0: never")
 	flags.DurationVar(&cfg.DrainTime, "drain-time", 5*time.Second, "`TIME` over which proxies are sent away at SIGTERM at most, 10ms for each; 0: all at once")
-	flags.StringVar(&f.level, "log-level", "info", "`LEVEL`: debug, info, warn or error")
-	flags.StringVar(&f.format, "log-format", "text", "`FORMAT`: text or json")
+	f.log.Add(flags)
 	return c
 }
 
@@ -200,19 +198,4 @@ func isLoopback(addr string) bool {
 	host, _, _ := net.SplitHostPort(addr)
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.IsLoopback()
-}
-
-func newLog(w io.Writer, level, format string) (*slog.Logger, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("--log-level %q: want debug, info, warn or error", level)
-	}
-	options := &slog.HandlerOptions{Level: l}
-	switch format {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, options)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, options)), nil
-	}
-	return nil, fmt.Errorf("--log-format %q: want text or json", format)
 }

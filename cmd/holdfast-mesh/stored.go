@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/change"
@@ -43,14 +44,14 @@ func selected(args []string, namespace string) (selection, error) {
 func getStored(ctx context.Context, stdout, stderr io.Writer, client *etcd.Client, s selection, output string) error {
 	l, err := client.List(ctx, s.kind, s.namespace)
 	if err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
 	if len(l.Denied) > 0 {
 		_, _ = fmt.Fprintf(stderr, "holdfast-mesh: kinds that this user may not read in the namespace %s are left out: %d\n", s.namespace, len(l.Denied))
 	}
 	docs := slices.DeleteFunc(l.Documents, func(d etcd.Stored) bool { return s.name != "" && d.Key.Name != s.name })
 	if len(docs) == 0 {
-		return failed(fmt.Errorf("etcd has no %s", s))
+		return cli.Failed(fmt.Errorf("etcd has no %s", s))
 	}
 	for _, d := range docs {
 		if err := printProblems(stderr, d.Problems); err != nil {
@@ -144,7 +145,7 @@ func writeDocuments(stdout, stderr io.Writer, output string, docs []etcd.Stored)
 	for _, o := range objectsOf(valid) {
 		text, err := o.json()
 		if err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
 		items = append(items, text)
 	}
@@ -152,18 +153,18 @@ func writeDocuments(stdout, stderr io.Writer, output string, docs []etcd.Stored)
 	case "json":
 		e := json.NewEncoder(stdout)
 		e.SetIndent("", "  ")
-		return failed(e.Encode(map[string]any{"apiVersion": "v1", "kind": "List", "items": items}))
+		return cli.Failed(e.Encode(map[string]any{"apiVersion": "v1", "kind": "List", "items": items}))
 	case "yaml":
 		for i, item := range items {
 			text, err := yamlproto.Block(item)
 			if err != nil {
-				return failed(err)
+				return cli.Failed(err)
 			}
 			if i > 0 {
 				text = append([]byte("---\n"), text...)
 			}
 			if _, err := stdout.Write(text); err != nil {
-				return failed(err)
+				return cli.Failed(err)
 			}
 		}
 		return nil
@@ -200,7 +201,7 @@ revision. What is not valid is shown with the reason: it changes nothing for pro
 					stop()
 				}
 			})
-			return failed(errors.Join(broken, err))
+			return cli.Failed(errors.Join(broken, err))
 		},
 	}
 	s.flags(c)

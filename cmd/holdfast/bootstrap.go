@@ -23,6 +23,7 @@ import (
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/internal/atomicfile"
 	"github.com/holdfast-xds/holdfast/internal/cgroup"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
@@ -203,7 +204,7 @@ func (f *bootstrapFlags) run(ctx context.Context, environ []string) error {
 		return err
 	}
 	if err := f.complete(); err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
 	made, err := f.build(ctx, id)
 	if err != nil {
@@ -360,9 +361,9 @@ func (f *waitFlags) wait(ctx context.Context, progress func(text string), socket
 	case err == nil:
 		return ips, nil
 	case ctx.Err() != nil:
-		return nil, failed(fmt.Errorf("interrupted while waiting for:\n%w", err))
+		return nil, cli.Failed(fmt.Errorf("interrupted while waiting for:\n%w", err))
 	default:
-		return nil, failed(fmt.Errorf("still missing after %s (--wait-timeout):\n%w", f.timeout, err))
+		return nil, cli.Failed(fmt.Errorf("still missing after %s (--wait-timeout):\n%w", f.timeout, err))
 	}
 }
 
@@ -417,11 +418,11 @@ func (f *bootstrapFlags) write(ctx context.Context, made *bootstrapv3.Bootstrap)
 	}
 	text, err := bootstrap.Encode(made, format)
 	if err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
 	if f.validate {
 		if err := f.askEnvoy(ctx, text, format); err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
 	}
 	switch {
@@ -429,7 +430,7 @@ func (f *bootstrapFlags) write(ctx context.Context, made *bootstrapv3.Bootstrap)
 		return f.showDiff(string(text))
 	case f.print || f.out == "-":
 		if _, err := f.stdout.Write(text); err != nil || f.print {
-			return failed(err)
+			return cli.Failed(err)
 		}
 	}
 	if err := f.writeOthers(); err != nil || f.out == "" || f.out == "-" {
@@ -438,7 +439,7 @@ func (f *bootstrapFlags) write(ctx context.Context, made *bootstrapv3.Bootstrap)
 	if why := bootstrap.Sensitive(made); why != "" && f.mode&0o077 != 0 {
 		f.warn(fmt.Sprintf("%s can be read by other users (--out-mode %04o), and it contains %s: use --out-mode 0600", f.out, f.mode, why))
 	}
-	return failed(atomicfile.Write(f.out, text, f.mode))
+	return cli.Failed(atomicfile.Write(f.out, text, f.mode))
 }
 
 // writeFile writes a bootstrap to the file of --out, and nothing else.
@@ -462,7 +463,7 @@ func (f *bootstrapFlags) writeOthers() error {
 			return err
 		}
 		if err := atomicfile.Write(f.grpcOut, text, bootstrapMode); err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
 	}
 	if f.argsOut == "" {
@@ -472,7 +473,7 @@ func (f *bootstrapFlags) writeOthers() error {
 	if err != nil {
 		return err
 	}
-	return failed(atomicfile.Write(f.argsOut, text, bootstrapMode))
+	return cli.Failed(atomicfile.Write(f.argsOut, text, bootstrapMode))
 }
 
 // askEnvoy lets the Envoy of --envoy-binary, or else one in PATH, check the bootstrap.
@@ -516,14 +517,14 @@ func (f *bootstrapFlags) showDiff(text string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		name = os.DevNull
 	case err != nil:
-		return failed(fmt.Errorf("--diff: %w", err))
+		return cli.Failed(fmt.Errorf("--diff: %w", err))
 	}
 	diff := udiff.Unified(name, f.out, string(before), text)
 	if diff == "" {
 		return nil
 	}
 	if _, err := fmt.Fprint(f.stdout, diff); err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
-	return failed(fmt.Errorf("%s would change", f.out))
+	return cli.Failed(fmt.Errorf("%s would change", f.out))
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/internal/cgroup"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 )
 
 func TestTheBootstrapIsFoundInEnvoysCommandLine(t *testing.T) {
@@ -117,7 +118,7 @@ func TestACommandLineFollowsTwoDashes(t *testing.T) {
 		{"a binary that is no Envoy and fails", []string{"run", "--upstream", "a:1", "--", "false"}, "--version"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := call(t, nil, tc.args...); got.code == exitOK || !strings.Contains(got.errors, tc.want) {
+			if got := call(t, nil, tc.args...); got.code == cli.ExitOK || !strings.Contains(got.errors, tc.want) {
 				t.Errorf("%+v, want %q", got, tc.want)
 			}
 		})
@@ -142,7 +143,7 @@ func TestEnvoysOutputIsPassedOnAsItIsOrWrapped(t *testing.T) {
 }
 
 func TestTheCodeOfEnvoyIsThatOfTheAgent(t *testing.T) {
-	if code, ok := exitCode(failed(fmt.Errorf("x: %w", &envoy.ExitError{Code: 137}))); !ok || code != 137 {
+	if code, ok := exitCode(cli.Failed(fmt.Errorf("x: %w", &envoy.ExitError{Code: 137}))); !ok || code != 137 {
 		t.Error(code, ok)
 	}
 	if _, ok := exitCode(errors.New("another")); ok {
@@ -152,13 +153,13 @@ func TestTheCodeOfEnvoyIsThatOfTheAgent(t *testing.T) {
 
 func TestWaitAndDrainSayThatNobodyAnswers(t *testing.T) {
 	addr := "unix:" + filepath.Join(t.TempDir(), "a.sock")
-	if got := ask(t, "wait", "--admin", addr, "--timeout", "1ms"); got.code != exitFailed || !strings.Contains(got.errors, "not ready in time: no agent answers on "+addr) {
+	if got := ask(t, "wait", "--admin", addr, "--timeout", "1ms"); got.code != cli.ExitFailed || !strings.Contains(got.errors, "not ready in time: no agent answers on "+addr) {
 		t.Errorf("%+v", got)
 	}
-	if got := ask(t, "drain", "--admin", addr); got.code != exitFailed || !strings.Contains(got.errors, "no agent answers on "+addr) {
+	if got := ask(t, "drain", "--admin", addr); got.code != cli.ExitFailed || !strings.Contains(got.errors, "no agent answers on "+addr) {
 		t.Errorf("%+v", got)
 	}
-	if got := ask(t, "wait", "--timeout", "-1s"); got.code != exitUsage || !strings.Contains(got.errors, "--timeout: -1s: want 0 or a positive duration") {
+	if got := ask(t, "wait", "--timeout", "-1s"); got.code != cli.ExitUsage || !strings.Contains(got.errors, "--timeout: -1s: want 0 or a positive duration") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -186,7 +187,7 @@ func TestWaitSaysWhyTheAgentIsNotReady(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(lis) }()
 	got := ask(t, "wait", "--admin", "unix:"+filepath.Join(dir, "a.sock"), "--timeout", "400ms")
-	if got.code != exitFailed || got.errors != "holdfast: not ready in time: draining: it is about to end\n" {
+	if got.code != cli.ExitFailed || got.errors != "holdfast: not ready in time: draining: it is about to end\n" {
 		t.Errorf("exit %d, %q", got.code, got.errors)
 	}
 	_ = server.Close()

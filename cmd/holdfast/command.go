@@ -12,14 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/nearest"
-)
-
-// Exit codes; they are part of the help.
-const (
-	exitOK     = 0
-	exitFailed = 1
-	exitUsage  = 2 // a flag, a variable, a key of the file or a command is wrong
 )
 
 // process is the environment of a command.
@@ -33,35 +27,15 @@ type process struct {
 	signals <-chan os.Signal
 }
 
-// failure is an error that is not one of usage.
-type failure struct{ error }
-
-func (f failure) Unwrap() error { return f.error }
-
-// failed returns err as a failure; nil for nil.
-func failed(err error) error {
-	if err == nil {
-		return nil
-	}
-	return failure{err}
-}
-
 // execute runs one command line and returns the exit code.
 func execute(ctx context.Context, p process, args []string) int {
 	root := newRoot(p)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	if err == nil {
-		return exitOK
-	}
 	if code, ok := exitCode(err); ok {
 		return code
 	}
-	_, _ = fmt.Fprintf(p.stderr, "holdfast: %s\n", strings.TrimSpace(err.Error()))
-	if errors.As(err, &failure{}) {
-		return exitFailed
-	}
-	return exitUsage
+	return cli.Exit(p.stderr, "holdfast", err)
 }
 
 // newRoot makes the command tree.
@@ -316,25 +290,11 @@ func (l *logFlags) add(flags *pflag.FlagSet) {
 // logger returns the logger, after it has logged the warnings.
 func (l *logFlags) logger(w io.Writer, warnings []string) *slog.Logger {
 	_ = l.current.UnmarshalText([]byte(l.level)) // the flag accepts only levels that slog knows
-	options := &slog.HandlerOptions{Level: &l.current}
-	handler := slog.Handler(slog.NewTextHandler(w, options))
-	if l.json {
-		options.ReplaceAttr = withUnit
-		handler = slog.NewJSONHandler(w, options)
-	}
-	log := slog.New(handler)
+	log := cli.NewLog(w, &l.current, l.json)
 	for _, warning := range warnings {
 		log.Warn("unknown setting", "err", warning)
 	}
 	return log
-}
-
-// withUnit writes a duration as the text format does; slog's JSON has nanoseconds without a unit.
-func withUnit(_ []string, a slog.Attr) slog.Attr {
-	if a.Value.Kind() == slog.KindDuration {
-		a.Value = slog.StringValue(a.Value.Duration().String())
-	}
-	return a
 }
 
 // warn writes warnings of a command that has no log.

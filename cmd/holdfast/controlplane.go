@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/holdfast-xds/holdfast/agent/controlplane"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 )
 
 // defaultListen is a loopback address, because TLS is off by default.
@@ -52,7 +53,7 @@ func newControlPlane(p process) *command {
 			return err
 		}
 		warnExposedControlPlane(log, f.cfg)
-		return failed(cp.Run(ctx))
+		return cli.Failed(cp.Run(ctx))
 	}
 	return c
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/holdfast-xds/holdfast/internal/cli"
 )
 
 func TestADumpIsATableOrYAML(t *testing.T) {
@@ -28,11 +30,11 @@ CDS   frozen   accepted  2        1       -                     xds:1   -
 CDS   crashed  accepted  2        -       -                     xds:1   -
 `
 	for format, want := range map[string]string{"table": table, "text": table, "yaml": "resources:\n  - changed: \"2026-01-02T03:04:05Z\"\n    name: a\n"} {
-		if got := ask(t, "dump", "--admin", addr, "-o", format); got.code != exitOK || !strings.Contains(got.out, want) {
+		if got := ask(t, "dump", "--admin", addr, "-o", format); got.code != cli.ExitOK || !strings.Contains(got.out, want) {
 			t.Errorf("-o %s: exit %d %s\n%s\nwant\n%s", format, got.code, got.errors, got.out, want)
 		}
 	}
-	if got := ask(t, "dump", "--admin", addr, "-o", "xml"); got.code != exitUsage || !strings.Contains(got.errors, `"xml": want json, yaml or table`) {
+	if got := ask(t, "dump", "--admin", addr, "-o", "xml"); got.code != cli.ExitUsage || !strings.Contains(got.errors, `"xml": want json, yaml or table`) {
 		t.Errorf("%+v", got)
 	}
 }

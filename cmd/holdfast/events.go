@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/events"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -75,7 +76,7 @@ func newEvents() *command {
 		if err == nil && !some && output == "table" && !follow {
 			_, err = fmt.Fprintln(c.OutOrStdout(), "no events")
 		}
-		return failed(err)
+		return cli.Failed(err)
 	})
 	return c
 }

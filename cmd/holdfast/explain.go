@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/explain"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/routing"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
@@ -57,9 +58,9 @@ func newExplain() *command {
 		}
 		all, err := client.Explain(ctx, q)
 		if err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
-		return failed(writeExplanations(c.OutOrStdout(), all, q, output))
+		return cli.Failed(writeExplanations(c.OutOrStdout(), all, q, output))
 	})
 	return c
 }

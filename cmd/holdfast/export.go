@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/seed"
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/internal/atomicfile"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/keyfile"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -113,15 +114,15 @@ func (f *exportFlags) run(c *command) error {
 	}
 	seen, err := filepath.Abs(cmp.Or(f.envoyDir, f.out))
 	if err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
 	held, contact, err := agent.Stored(f.stateDir, f.identity, keys, node)
 	if err != nil {
-		return failed(fmt.Errorf("--state-dir: %w", err))
+		return cli.Failed(fmt.Errorf("--state-dir: %w", err))
 	}
 	made, err := export.Build(held, export.Config{Dir: seen, Secrets: f.secrets})
 	if err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
 	start, err := bootstrap.FromFiles(node, f.admin, filepath.Join(seen, made.Clusters), filepath.Join(seen, made.Listeners), made.Runtime)
 	if err != nil {
@@ -129,13 +130,13 @@ func (f *exportFlags) run(c *command) error {
 	}
 	text, err := bootstrap.Encode(start, bootstrap.JSON)
 	if err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
 	files := append(made.Files, export.File{Name: "bootstrap.json", Data: text})
 	if err := writeFiles(f.out, files); err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
-	return failed(f.report(c, made, contact))
+	return cli.Failed(f.report(c, made, contact))
 }
 
 // runSeed writes a seed.

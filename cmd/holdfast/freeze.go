@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 )
 
 const freezeLong = `Serve to Envoy what it is served now, whatever the control plane sends, until "holdfast resume".
@@ -51,13 +52,13 @@ func newFreeze() *command {
 		}
 		q.Types = c.arguments
 		if err := client.Freeze(ctx, q); err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
 		status, err := client.Status(ctx)
 		if err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
-		return failed(writeFreezes(c.OutOrStdout(), status, output))
+		return cli.Failed(writeFreezes(c.OutOrStdout(), status, output))
 	})
 	return c
 }
@@ -149,9 +150,9 @@ func newRollback() *command {
 		}
 		all, err := client.RollBack(ctx, q)
 		if err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
-		return failed(writeRollbacks(c.OutOrStdout(), all, q, output))
+		return cli.Failed(writeRollbacks(c.OutOrStdout(), all, q, output))
 	})
 	return c
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 )
 
 const historyLong = `Show which versions Envoy accepted, and when: those of one TYPE/NAME, or all names that changed.
@@ -57,9 +58,9 @@ func newHistory() *command {
 		}
 		all, err := client.History(ctx, f)
 		if err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
-		return failed(writeHistory(c.OutOrStdout(), all, f, output))
+		return cli.Failed(writeHistory(c.OutOrStdout(), all, f, output))
 	})
 	return c
 }
@@ -173,14 +174,14 @@ func newDiff() *command {
 			if err != nil {
 				return fmt.Errorf("--since %w", err)
 			}
-			return failed(d.finish(d.since(ctx, at)))
+			return cli.Failed(d.finish(d.since(ctx, at)))
 		case len(c.arguments) == 0 || len(c.arguments) > 3:
 			return errors.New("want TYPE/NAME [A [B]] or --since: `holdfast history` shows what changed")
 		}
 		if _, err := admin.ParseName(c.arguments[0]); err != nil {
 			return err
 		}
-		return failed(d.finish(d.resource(ctx, c.arguments[0], c.arguments[1:])))
+		return cli.Failed(d.finish(d.resource(ctx, c.arguments[0], c.arguments[1:])))
 	})
 	return c
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 )
 
 // answering serves an admin interface that answers a path with a value, and returns its --admin.
@@ -75,11 +76,11 @@ func TestDiffComparesWhatMayBeMeant(t *testing.T) {
 		{"JSON", []string{"RDS/r", "-o", "json"}, `"which": "previous",` + "\n" + `      "version": "1"`},
 		{"YAML", []string{"RDS/r", "-o", "yaml"}, "- node: web\n  resource: RDS/r\n  a:\n    which: previous\n"},
 	} {
-		if got := ask(t, append([]string{"diff", "--admin", addr}, tc.args...)...); got.code != exitOK || !strings.Contains(got.out, tc.want) {
+		if got := ask(t, append([]string{"diff", "--admin", addr}, tc.args...)...); got.code != cli.ExitOK || !strings.Contains(got.out, tc.want) {
 			t.Errorf("%s: exit %d %s\n%s\nwant %s", tc.what, got.code, got.errors, got.out, tc.want)
 		}
 	}
-	if got := ask(t, "diff", "--admin", addr, "RDS/r", "nonsense"); got.code != exitFailed || got.errors != "holdfast: not known: no /content nonsense\n" {
+	if got := ask(t, "diff", "--admin", addr, "RDS/r", "nonsense"); got.code != cli.ExitFailed || got.errors != "holdfast: not known: no /content nonsense\n" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -101,7 +102,7 @@ func TestARollbackThatMissesSomethingFails(t *testing.T) {
 	}}})
 	got := ask(t, "rollback", "--admin", addr)
 	want := "node \"web\": 1 resource would be rolled back to 2026-01-01T00:00:00.000Z\n  RDS/r  2  → none\nmissing\n  SDS/cert: it ended\n"
-	if got.code != exitFailed || got.out != want || !strings.Contains(got.errors, "nothing was rolled back, because something is missing: --partial rolls back the rest") {
+	if got.code != cli.ExitFailed || got.out != want || !strings.Contains(got.errors, "nothing was rolled back, because something is missing: --partial rolls back the rest") {
 		t.Errorf("exit %d %s\n%s\nwant\n%s", got.code, got.errors, got.out, want)
 	}
 }
@@ -121,7 +122,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"status", "-o", ""}, "yaml\n"},
 		{[]string{"run", "--log-level", ""}, "debug\n"},
 	} {
-		if got := ask(t, append([]string{"__complete"}, tc.args...)...); got.code != exitOK || !strings.Contains(got.out, tc.want) {
+		if got := ask(t, append([]string{"__complete"}, tc.args...)...); got.code != cli.ExitOK || !strings.Contains(got.out, tc.want) {
 			t.Errorf("%q: exit %d\n%s\nwant %s", tc.args, got.code, got.out, tc.want)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/inject"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
@@ -72,7 +73,7 @@ func (f *manifestFlags) run(c *command, change func([]byte) ([]byte, []inject.Re
 	for _, name := range f.files {
 		text, err := readManifest(c, name)
 		if err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
 		changed, results := change(text)
 		for _, r := range results {
@@ -97,16 +98,16 @@ func (f *manifestFlags) run(c *command, change func([]byte) ([]byte, []inject.Re
 	}
 	if rejected == 0 || f.skip {
 		if _, err := c.OutOrStdout().Write(out.Bytes()); err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
 	}
 	switch {
 	case rejected == 0:
 		return nil
 	case f.skip:
-		return failed(fmt.Errorf("%d of %d objects rejected: they are written as they were", rejected, objects))
+		return cli.Failed(fmt.Errorf("%d of %d objects rejected: they are written as they were", rejected, objects))
 	default:
-		return failed(fmt.Errorf("%d of %d objects rejected: nothing is written (--skip-rejected writes the others)", rejected, objects))
+		return cli.Failed(fmt.Errorf("%d of %d objects rejected: nothing is written (--skip-rejected writes the others)", rejected, objects))
 	}
 }
 

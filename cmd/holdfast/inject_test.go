@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/holdfast-xds/holdfast/internal/cli"
 )
 
 const podManifest = "apiVersion: v1\nkind: Pod # mine\nmetadata: {name: a, namespace: shop}\nspec:\n  containers:\n  - {name: a, image: b}\n"
@@ -17,7 +19,7 @@ func pipe(t *testing.T, in string, args ...string) ran {
 
 func TestInjectAndUninjectArePipes(t *testing.T) {
 	injected := pipe(t, podManifest, "inject", "-f", "-", "--upstream", "xds.example:443")
-	if injected.code != exitOK || injected.errors != "-: document 1, line 1: Pod shop/a: injected\n" {
+	if injected.code != cli.ExitOK || injected.errors != "-: document 1, line 1: Pod shop/a: injected\n" {
 		t.Fatalf("%+v", injected)
 	}
 	again := pipe(t, injected.out, "inject", "-f", "-", "--upstream", "xds.example:443")
@@ -25,13 +27,13 @@ func TestInjectAndUninjectArePipes(t *testing.T) {
 		t.Errorf("%+v", again)
 	}
 	back := pipe(t, injected.out, "uninject", "--file=-")
-	if back.code != exitOK || back.out != podManifest || back.errors != "-: document 1, line 1: Pod shop/a: uninjected\n" {
+	if back.code != cli.ExitOK || back.out != podManifest || back.errors != "-: document 1, line 1: Pod shop/a: uninjected\n" {
 		t.Errorf("%+v", back)
 	}
 	if never := pipe(t, podManifest, "uninject", "-f", "-"); never.out != podManifest || !strings.HasSuffix(never.errors, ": is not injected\n") {
 		t.Errorf("%+v", never)
 	}
-	if other := pipe(t, "a: b\n", "inject", "-f", "-", "--upstream", "a:1"); other.code != exitOK || other.out != "a: b\n" || other.errors != "holdfast: nothing in - has a pod\n" {
+	if other := pipe(t, "a: b\n", "inject", "-f", "-", "--upstream", "a:1"); other.code != cli.ExitOK || other.out != "a: b\n" || other.errors != "holdfast: nothing in - has a pod\n" {
 		t.Errorf("%+v", other)
 	}
 }
@@ -40,12 +42,12 @@ func TestARejectedObjectWritesNothingUnlessItIsSkipped(t *testing.T) {
 	bad := strings.Replace(podManifest, "spec:\n", "spec:\n  hostNetwork: true\n", 1)
 	in := bad + "---\n" + podManifest
 	all := pipe(t, in, "inject", "-f", "-", "--upstream", "a:1")
-	if all.code != exitFailed || all.out != "" || !strings.Contains(all.errors, "Pod shop/a: rejected: its pod is in the network of the node") ||
+	if all.code != cli.ExitFailed || all.out != "" || !strings.Contains(all.errors, "Pod shop/a: rejected: its pod is in the network of the node") ||
 		!strings.Contains(all.errors, "holdfast: 1 of 2 objects rejected: nothing is written") {
 		t.Errorf("%+v", all)
 	}
 	skipped := pipe(t, in, "inject", "-f", "-", "--upstream", "a:1", "--skip-rejected")
-	if skipped.code != exitFailed || !strings.HasPrefix(skipped.out, bad+"---\n") || !strings.Contains(skipped.out, "holdfast.dev/status") {
+	if skipped.code != cli.ExitFailed || !strings.HasPrefix(skipped.out, bad+"---\n") || !strings.Contains(skipped.out, "holdfast.dev/status") {
 		t.Errorf("%+v", skipped)
 	}
 }
@@ -61,7 +63,7 @@ func TestSeveralFilesStayDocumentsOfTheirOwn(t *testing.T) {
 		{[]string{json, yaml}, "{\"kind\":\"Service\"}\n---\n" + strings.TrimSuffix(podManifest, "\n")},
 		{[]string{yaml, json}, podManifest + "---\n{\"kind\":\"Service\"}"},
 	} {
-		if got := pipe(t, "", "uninject", "-f", tc.files[0], "-f", tc.files[1]); got.code != exitOK || got.out != tc.want {
+		if got := pipe(t, "", "uninject", "-f", tc.files[0], "-f", tc.files[1]); got.code != cli.ExitOK || got.out != tc.want {
 			t.Errorf("%q: %+v", tc.files, got)
 		}
 	}
@@ -82,18 +84,18 @@ func TestSettingsOfAnInjectionAreThoseOfTheAgent(t *testing.T) {
 	} {
 		file := write(t, "settings.yaml", text)
 		got := pipe(t, podManifest, "inject", "-f", "-", "--upstream", "a:1", "--settings", file)
-		if got.code != exitUsage || got.out != "" || !strings.Contains(got.errors, file) || !strings.Contains(got.errors, want) {
+		if got.code != cli.ExitUsage || got.out != "" || !strings.Contains(got.errors, file) || !strings.Contains(got.errors, want) {
 			t.Errorf("%q: %+v", text, got)
 		}
 	}
 	file := write(t, "settings.yaml", "node-metadata: {team: shop}\nupstream: [b.example:1]\nmax-stale: 24h\nstats-tag: [a=b]\n")
 	got := pipe(t, podManifest, "inject", "-f", "-", "--settings", file)
-	if got.code != exitOK || !strings.Contains(got.out, "audience: b.example") || !strings.Contains(got.out, "team: shop") {
+	if got.code != cli.ExitOK || !strings.Contains(got.out, "audience: b.example") || !strings.Contains(got.out, "team: shop") {
 		t.Errorf("%+v", got)
 	}
 	// A variable and a file of the agent's do not say what is injected.
 	config := write(t, "holdfast.yaml", "upstream: [c.example:1]\n")
-	if got := call(t, []string{"HOLDFAST_UPSTREAM=d.example:1"}, "inject", "-f", write(t, "pod.yaml", podManifest), "--config", config); got.code != exitFailed || !strings.Contains(got.errors, "give --upstream") {
+	if got := call(t, []string{"HOLDFAST_UPSTREAM=d.example:1"}, "inject", "-f", write(t, "pod.yaml", podManifest), "--config", config); got.code != cli.ExitFailed || !strings.Contains(got.errors, "give --upstream") {
 		t.Errorf("%+v", got)
 	}
 }
@@ -104,16 +106,16 @@ func TestWrongCommandLinesOfInjectAreExplained(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"inject"}, exitUsage, "-f is missing"},
-		{[]string{"inject", "pod.yaml"}, exitUsage, "takes flags only"},
-		{[]string{"inject", "-f", t.TempDir()}, exitFailed, "is a directory"},
-		{[]string{"inject", "-f", "no-such-file"}, exitFailed, "no-such-file"},
-		{[]string{"inject", "-f", "-", "--shape", "gateway"}, exitUsage, "--shape"},
-		{[]string{"inject", "-f", "-", "--prestop-sleep", "500ms"}, exitUsage, "whole seconds"},
-		{[]string{"inject", "-f", "-", "--proxy-memory", "1GB"}, exitUsage, "want a quantity"},
-		{[]string{"inject", "-f", "-", "--config-map", "a", "--settings", write(t, "s.yaml", "max-stale: 1h\n")}, exitUsage, "want one of them"},
-		{[]string{"inject", "-f", "-", "--settings", "no-such-file"}, exitUsage, "--settings: "},
-		{[]string{"uninject"}, exitUsage, "-f is missing"},
+		{[]string{"inject"}, cli.ExitUsage, "-f is missing"},
+		{[]string{"inject", "pod.yaml"}, cli.ExitUsage, "takes flags only"},
+		{[]string{"inject", "-f", t.TempDir()}, cli.ExitFailed, "is a directory"},
+		{[]string{"inject", "-f", "no-such-file"}, cli.ExitFailed, "no-such-file"},
+		{[]string{"inject", "-f", "-", "--shape", "gateway"}, cli.ExitUsage, "--shape"},
+		{[]string{"inject", "-f", "-", "--prestop-sleep", "500ms"}, cli.ExitUsage, "whole seconds"},
+		{[]string{"inject", "-f", "-", "--proxy-memory", "1GB"}, cli.ExitUsage, "want a quantity"},
+		{[]string{"inject", "-f", "-", "--config-map", "a", "--settings", write(t, "s.yaml", "max-stale: 1h\n")}, cli.ExitUsage, "want one of them"},
+		{[]string{"inject", "-f", "-", "--settings", "no-such-file"}, cli.ExitUsage, "--settings: "},
+		{[]string{"uninject"}, cli.ExitUsage, "-f is missing"},
 	} {
 		if got := pipe(t, podManifest, tc.args...); got.code != tc.code || got.out != "" || !strings.Contains(got.errors, tc.want) {
 			t.Errorf("%q: %+v, want code %d and %q", tc.args, got, tc.code, tc.want)

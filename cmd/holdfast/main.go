@@ -17,10 +17,11 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/proof"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 )
 
 // version is set by the linker: -ldflags '-X main.version=v1.2.3'. Otherwise it is the version of
-// the module, see versionOf.
+// the module, see cli.Version.
 var version = "dev"
 
 // hurried is the time that the process has after a second signal, which ends a drain.
@@ -33,9 +34,7 @@ func main() {
 	if code, is := proof.Inside(os.Args); is {
 		os.Exit(code)
 	}
-	if build, ok := debug.ReadBuildInfo(); ok {
-		version = versionOf(version, build)
-	}
+	version = cli.Version(version)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	hurry := make(chan struct{}) // for stopOnSignal
@@ -99,21 +98,12 @@ func printVersion(w io.Writer, format string) error {
 	}{version, runtime.Version(), apiVersion()}
 	switch format {
 	case "json":
-		return failed(writeJSON(w, v))
+		return cli.Failed(writeJSON(w, v))
 	case "yaml":
-		return failed(writeYAML(w, v))
+		return cli.Failed(writeYAML(w, v))
 	}
 	_, err := fmt.Fprintf(w, "holdfast %s\ngo       %s\nEnvoy API (go-control-plane) %s\n", v.Version, v.Go, v.EnvoyAPI)
-	return failed(err)
-}
-
-// versionOf returns the version that the linker set, or else that of the module, as `go install
-// …@v1.2.3` sets it.
-func versionOf(linked string, build *debug.BuildInfo) string {
-	if of := build.Main.Version; linked == "dev" && of != "" && of != "(devel)" {
-		return of
-	}
-	return linked
+	return cli.Failed(err)
 }
 
 // apiVersion returns the version of the module of Envoy's API; "unknown" in a build without module

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -15,20 +16,27 @@ import (
 )
 
 // nodeFlags are the flags of Envoy's node.
-type nodeFlags struct{ bootstrap.Node }
+type nodeFlags struct {
+	bootstrap.Node
+	flags []*pflag.Flag
+}
 
 func (n *nodeFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&n.ID, "node-id", "", "`ID` of Envoy's node, by which the control plane knows it")
 	flags.StringVar(&n.Cluster, "node-cluster", "", "`NAME` of the service that this Envoy belongs to")
 	flags.StringVar(&n.Locality, "node-locality", "", "where Envoy runs: `REGION[/ZONE[/SUBZONE]]`")
 	flags.Var(metadata(&n.Metadata), "node-metadata", "metadata for the control plane: `NAME=TEXT`, or NAME:=JSON for a number, a boolean, a list or an object")
+	for _, name := range []string{"node-id", "node-cluster", "node-locality", "node-metadata"} {
+		n.flags = append(n.flags, flags.Lookup(name))
+	}
 }
 
-// identity returns the node of the file or of the flags; nil if there is neither.
+// identity returns the node of the bootstrap in a file or of the flags; nil if there is neither. Node keys in the file of
+// settings are for `holdfast bootstrap`, which has made the bootstrap: both commands may have the same file.
 func (n *nodeFlags) identity(file string) (*corev3.Node, error) {
 	given := n.ID != "" || n.Cluster != "" || n.Locality != "" || len(n.Metadata) > 0
 	switch {
-	case file != "" && given:
+	case file != "" && slices.ContainsFunc(n.flags, func(f *pflag.Flag) bool { return f.Changed && !inFile(f) }):
 		return nil, errors.New("--bootstrap and --node-… both name Envoy's node: leave one of them out")
 	case file != "":
 		return bootstrap.ReadNode(file)

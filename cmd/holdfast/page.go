@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/webguard"
 )
 
@@ -39,11 +40,11 @@ func newPage() *command {
 			return fmt.Errorf("--listen: %w", err)
 		}
 		if _, err := client.Ready(ctx); err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
 		lis, err := net.Listen("tcp", listen)
 		if err != nil {
-			return failed(fmt.Errorf("--listen: %w", err))
+			return cli.Failed(fmt.Errorf("--listen: %w", err))
 		}
 		token := rand.Text()
 		_, _ = fmt.Fprintf(c.OutOrStdout(), "http://%s/?token=%s\n", lis.Addr(), token)
@@ -51,7 +52,7 @@ func newPage() *command {
 		stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 		defer stop()
 		if err := server.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
-			return failed(err)
+			return cli.Failed(err)
 		}
 		return nil
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/proof"
 	"github.com/holdfast-xds/holdfast/bootstrap"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 )
 
 const rehearseLong = `Show what would be if the control plane went away now: what Envoy would be served, also after a
@@ -61,13 +62,13 @@ func newRehearse(p process) *command {
 			}
 			r, err := client.RehearseLive(ctx, live)
 			if err != nil {
-				return failed(err)
+				return cli.Failed(err)
 			}
 			return c.report(r, output, "something was lost while the control plane was cut off")
 		}
 		r, err := client.Rehearsal(ctx)
 		if err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
 		return c.report(r, output, "something would be missing if the control plane went away now")
 	})
@@ -100,18 +101,18 @@ func (f *proveFlags) run(ctx context.Context, p process, c *command, client admi
 	f.cfg.Admin, f.cfg.Environ = f.envoyAdmin, p.environ
 	if file := c.Flags().Lookup(configFlag).Value.String(); file != "" {
 		if file, err = filepath.Abs(file); err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
 		f.cfg.Environ = append(slices.Clone(p.environ), envName(configFlag)+"="+file)
 	}
 	if f.cfg.Admin == "" {
 		if f.cfg.Admin, err = bootstrap.ReadAdmin(f.cfg.Bootstrap); err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
 	}
 	r, err := proof.Run(ctx, f.cfg)
 	if err != nil {
-		return failed(fmt.Errorf("--prove: %w", err))
+		return cli.Failed(fmt.Errorf("--prove: %w", err))
 	}
 	if err := client.Proved(ctx, r.At, len(r.Losses)); err != nil { // for its metrics
 		warn(c, []string{"the agent is not told the result: " + err.Error()})
@@ -131,5 +132,5 @@ func (c *command) report(r rehearsal, output, lost string) error {
 	if err == nil && r.Lost() {
 		err = errors.New(lost)
 	}
-	return failed(err)
+	return cli.Failed(err)
 }

@@ -38,6 +38,7 @@ import (
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/cgroup"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/memory"
 	"github.com/holdfast-xds/holdfast/internal/procs"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -107,7 +108,7 @@ func (f *runFlags) add(c *command) {
 	f.certificates.add(c)
 	f.addEnvoy(c)
 	flags := c.section("Envoy's node, to fetch its configuration before it connects (--bootstrap or --node-…, or neither)")
-	flags.StringVar(&f.bootstrap, "bootstrap", "", "`FILE` of Envoy's bootstrap, to read the node from")
+	flags.StringVar(&f.bootstrap, "bootstrap", "", "`FILE` of Envoy's bootstrap, to read the node from. Keys such as node-metadata in the file of settings are then for holdfast bootstrap, which has made it")
 	f.node.add(flags)
 	f.workload.add(c)
 	f.addAdmin(c)
@@ -149,7 +150,7 @@ func newRun(p process) *command {
 			return err
 		}
 		if err := checkVersion(ctx, f.cfg.Envoy, log); err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
 		if f.cfg.Workload, err = f.workload.config(f.istio, f.cfg.Node, os.Getenv); err != nil {
 			return err
@@ -167,7 +168,7 @@ func newRun(p process) *command {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go memory.GiveBack(ctx, log)
-		return failed(a.Run(ctx))
+		return cli.Failed(a.Run(ctx))
 	}
 	return c
 }
@@ -215,7 +216,7 @@ func (f *runFlags) writeBootstrap(ctx context.Context, environ []string, c *comm
 	}
 	if !f.cfg.Takeover { // the file is that of the agent that serves, until it is certain that there is none
 		if err := downstream.Unserved(f.cfg.Socket); err != nil {
-			return nil, failed(err)
+			return nil, cli.Failed(err)
 		}
 	}
 	if f.bootstrap, line, err = f.written.write(ctx, f.cfg.Log, environ, f.bootstrap, c.child); err != nil {

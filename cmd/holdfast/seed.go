@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/seed"
 	"github.com/holdfast-xds/holdfast/internal/atomicfile"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -107,7 +108,7 @@ func (f *exportSeedFlags) run(ctx context.Context, c *command, stored func(role 
 		}
 	}
 	if err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
 	if f.role != "" {
 		s.Role = f.role
@@ -120,7 +121,7 @@ func (f *exportSeedFlags) run(ctx context.Context, c *command, stored func(role 
 	}
 	data, err := seed.Encode(s, key)
 	if err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
 	report := c.OutOrStdout()
 	if f.out == "-" {
@@ -130,9 +131,9 @@ func (f *exportSeedFlags) run(ctx context.Context, c *command, stored func(role 
 		err = atomicfile.Write(f.out, data, bootstrapMode)
 	}
 	if err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
-	return failed(f.report(report, s, len(data)))
+	return cli.Failed(f.report(report, s, len(data)))
 }
 
 // report says what is in a seed and what is not.

@@ -37,6 +37,11 @@ const commandLineOnly = "command line only"
 
 func onCommandLineOnly(f *pflag.Flag) bool { return f.Annotations[commandLineOnly] != nil }
 
+// fromFile marks a flag that the file of --config has set.
+const fromFile = "from file"
+
+func inFile(f *pflag.Flag) bool { return f.Annotations[fromFile] != nil }
+
 // applySettings sets every flag that the command line did not set from the environment or else from
 // the file of --config. keys are the flags of all commands. Settings of other commands are
 // ignored. A key that is no flag of any command is an error. A variable that is none causes a
@@ -71,6 +76,10 @@ func applySettings(flags *pflag.FlagSet, environ []string, keys map[string]bool)
 			}
 		} else if value, ok := file[f.Name]; ok {
 			f.Changed = true
+			if f.Annotations == nil {
+				f.Annotations = make(map[string][]string)
+			}
+			f.Annotations[fromFile] = []string{}
 			if setErr := setYAML(f, value); setErr != nil {
 				err = fmt.Errorf("%s: %s: %w", config.Value, f.Name, setErr)
 			}

@@ -28,6 +28,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/seed"
 	"github.com/holdfast-xds/holdfast/agent/store"
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
@@ -301,6 +302,11 @@ func TestTheNodeIsReadFromTheBootstrap(t *testing.T) {
 	if err != nil || cfg.Node != nil {
 		t.Errorf("without: node %v, %v", cfg.Node, err)
 	}
+	// holdfast bootstrap has the same file.
+	cfg, _, err = configured(t, "node-metadata: [a=b]\nnode-id: web-2\nbootstrap: "+file, nil, "--upstream", "a:1")
+	if err != nil || cfg.Node.GetId() != "web-1" || len(cfg.Node.GetMetadata().GetFields()) > 0 {
+		t.Errorf("with a file for both: node %v, %v", cfg.Node, err)
+	}
 }
 
 func TestUnknownVariablesAreWarnedOf(t *testing.T) {
@@ -398,6 +404,7 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"a bad value of a source", "certificates: [{ca: dev, cert-lifetime: 5}]", nil, up, "certificates: cert-lifetime: 5: want a duration with its unit"},
 		{"a node without cluster", "", nil, and("--node-id", "i"), "--node-cluster is required"},
 		{"two nodes", "", nil, and("--node-id", "i", "--bootstrap", "x.yaml"), "--bootstrap and --node-… both name Envoy's node"},
+		{"two nodes, one in a variable", "bootstrap: x.yaml", []string{"HOLDFAST_NODE_METADATA=a=b"}, up, "--bootstrap and --node-… both name Envoy's node"},
 		{"no such bootstrap", "", nil, and("--bootstrap", "/does/not/exist.yaml"), "bootstrap: read node: open /does/not/exist.yaml"},
 		{"a bad admin address", "", nil, and("--admin", "/run/a.sock"), `--admin: "/run/a.sock": want unix:PATH or host:port`},
 		{"a bad health address", "", nil, and("--health", "unix:/a"), "--health: "},
@@ -474,7 +481,7 @@ func TestWhatIsWrongIsSaidWithoutTheSecretInIt(t *testing.T) {
 				args = append(slices.Clone(args), "--config", write(t, "holdfast.yaml", tc.file))
 			}
 			got := call(t, tc.environ, args...)
-			if got.code != exitUsage || strings.Count(got.errors, "\n") != 1 {
+			if got.code != cli.ExitUsage || strings.Count(got.errors, "\n") != 1 {
 				t.Errorf("code %d: %s", got.code, got.errors)
 			}
 			for _, secret := range []string{planted, "8123456789"} {

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/agent/shadow"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/memory"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 )
@@ -96,14 +97,14 @@ func newShadow(p process) *command {
 		defer cancel()
 		go memory.GiveBack(ctx, log)
 		if !f.once {
-			return failed(a.Run(ctx))
+			return cli.Failed(a.Run(ctx))
 		}
 		ended := make(chan error, 1)
 		go func() { ended <- a.Run(ctx) }()
 		report := f.await(ctx, a)
 		cancel()
 		if err := <-ended; err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
 		return c.reportShadow(report, f.output)
 	}
@@ -168,5 +169,5 @@ func (c *command) reportShadow(r shadow.Report, output string) error {
 	case !r.Settled():
 		err = fmt.Errorf("%d still differ, for less than --grace: give a longer --timeout", r.Settling)
 	}
-	return failed(err)
+	return cli.Failed(err)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent"
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
@@ -67,7 +68,7 @@ func newStatus() *command {
 		if err == nil && check {
 			err = checkStatus(status)
 		}
-		return failed(err)
+		return cli.Failed(err)
 	})
 	return c
 }
@@ -131,7 +132,7 @@ func newDump() *command {
 				return err
 			}
 		}
-		return failed(writeDump(ctx, client, c.OutOrStdout(), typeName, name, output))
+		return cli.Failed(writeDump(ctx, client, c.OutOrStdout(), typeName, name, output))
 	})
 	return c
 }
@@ -217,7 +218,7 @@ func (c *command) callAgentOrState(do func(context.Context, admin.Client) error)
 		}
 		handler, err := agent.Offline(dir, loaded)
 		if err != nil {
-			return failed(fmt.Errorf("--offline: %w", err))
+			return cli.Failed(fmt.Errorf("--offline: %w", err))
 		}
 		return do(ctx, admin.Client{Addr: dir, Handler: handler})
 	}
@@ -259,7 +260,7 @@ its start, the agent serves the last stable version of what had changed before (
 // newAction makes a command that requests an action of the agent, and waits until it is done.
 func newAction(name, short, long string) *command {
 	c := newCommand(name, short, long, "\nholdfast "+name)
-	c.callAgent(func(ctx context.Context, client admin.Client) error { return failed(client.Do(ctx, name)) })
+	c.callAgent(func(ctx context.Context, client admin.Client) error { return cli.Failed(client.Do(ctx, name)) })
 	return c
 }
 
@@ -277,7 +278,7 @@ func newLogLevel() *command {
 		if err == nil {
 			_, err = fmt.Fprintln(c.OutOrStdout(), answer)
 		}
-		return failed(err)
+		return cli.Failed(err)
 	})
 	return c
 }
@@ -292,7 +293,7 @@ func newWait() *command {
 			ctx, cancel = context.WithTimeout(ctx, timeout)
 			defer cancel()
 		}
-		return failed(awaitReady(ctx, client))
+		return cli.Failed(awaitReady(ctx, client))
 	})
 	return c
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/internal/atomicfile"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/environ"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
@@ -158,7 +159,7 @@ func (f *bootstrapFlags) mergeUpstream(ctx context.Context, made *bootstrapv3.Bo
 	})
 	switch {
 	case ctx.Err() != nil:
-		return nil, failed(ctx.Err())
+		return nil, cli.Failed(ctx.Err())
 	case failure == nil && !f.diedOf(taken):
 		f.keepUpstream(taken, made, overlays)
 		return merged, nil
@@ -181,7 +182,7 @@ func (f *bootstrapFlags) mergeUpstream(ctx context.Context, made *bootstrapv3.Bo
 	case failure == nil:
 		return made, nil
 	case f.upstream.mode == overlayRequire:
-		return nil, failed(fmt.Errorf("--upstream-overlay require: no control plane has answered within %s:\n%w", f.upstream.timeout, failure))
+		return nil, cli.Failed(fmt.Errorf("--upstream-overlay require: no control plane has answered within %s:\n%w", f.upstream.timeout, failure))
 	}
 	f.warn(fmt.Sprintf("the control plane cannot be asked for changes to the bootstrap, which has none: %v", failure))
 	return made, nil

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 )
 
 // runCommand is a command line of `holdfast run` that needs no control plane and listens nowhere but on its socket.
@@ -161,11 +162,11 @@ func TestNoEnvoyStartsIfTheBootstrapIsNotWritten(t *testing.T) {
 		code      int
 		want      string
 	}{
-		{"a directory that is a file", inFile, nil, exitFailed, "holdfast: write " + inFile + ": open "},
-		{"a missing directory", "/nope/envoy.yaml", nil, exitFailed, "holdfast: write /nope/envoy.yaml: open /nope/"},
-		{"what is waited for does not come", stale, []string{"--wait-for", "file=/nope", "--wait-timeout", "1ms"}, exitFailed, "file=/nope: "},
-		{"an overlay that does not fit", stale, []string{"--overlay", write(t, "o.yaml", "nope: 1\n")}, exitUsage, "unknown field \"nope\""},
-		{"an Envoy that does not accept it", stale, []string{"--validate", "--envoy-binary", "false"}, exitFailed, "holdfast: "},
+		{"a directory that is a file", inFile, nil, cli.ExitFailed, "holdfast: write " + inFile + ": open "},
+		{"a missing directory", "/nope/envoy.yaml", nil, cli.ExitFailed, "holdfast: write /nope/envoy.yaml: open /nope/"},
+		{"what is waited for does not come", stale, []string{"--wait-for", "file=/nope", "--wait-timeout", "1ms"}, cli.ExitFailed, "file=/nope: "},
+		{"an overlay that does not fit", stale, []string{"--overlay", write(t, "o.yaml", "nope: 1\n")}, cli.ExitUsage, "unknown field \"nope\""},
+		{"an Envoy that does not accept it", stale, []string{"--validate", "--envoy-binary", "false"}, cli.ExitFailed, "holdfast: "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before, _ := os.ReadFile(tc.out)
@@ -216,10 +217,10 @@ func TestFlagsOfBootstrapCountOnlyWithWriteBootstrap(t *testing.T) {
 		t.Errorf("ignored: %+v", ran)
 	}
 	with := []string{"--write-bootstrap", "--out", filepath.Join(dir, "envoy.yaml"), "--node-id", "i", "--node-cluster", "c"}
-	if ran := call(t, wrong, runCommand(dir, with...)...); ran.code != exitUsage || !strings.Contains(ran.errors, "HOLDFAST_HEAP_LIMIT: ") {
+	if ran := call(t, wrong, runCommand(dir, with...)...); ran.code != cli.ExitUsage || !strings.Contains(ran.errors, "HOLDFAST_HEAP_LIMIT: ") {
 		t.Errorf("a variable: %+v", ran)
 	}
-	if ran := call(t, nil, runCommand(dir, append(with, "--config", config)...)...); ran.code != exitUsage || !strings.Contains(ran.errors, "holdfast.yaml: wait-timeout: ") {
+	if ran := call(t, nil, runCommand(dir, append(with, "--config", config)...)...); ran.code != cli.ExitUsage || !strings.Contains(ran.errors, "holdfast.yaml: wait-timeout: ") {
 		t.Errorf("a key: %+v", ran)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() == "envoy.yaml" }) {

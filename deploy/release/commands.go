@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -15,30 +13,8 @@ const repository = "github.com/holdfast-xds/holdfast"
 // license is the SPDX identifier of holdfast's own license.
 const license = "Apache-2.0"
 
-// command is a program of the release.
-type command struct {
-	name string
-	// optional commands are left out while their folder does not exist.
-	optional bool
-}
-
 // allCommands are the programs of a release; each is the package cmd/NAME.
-var allCommands = []command{{name: "holdfast"}, {name: "holdfast-mesh"}, {name: "holdfast-injector", optional: true}}
-
-// commandsOf returns the names of the commands that a source tree has.
-func commandsOf(source string) ([]string, error) {
-	var names []string
-	for _, c := range allCommands {
-		_, err := os.Stat(filepath.Join(source, "cmd", c.name))
-		switch {
-		case err == nil:
-			names = append(names, c.name)
-		case !c.optional:
-			return nil, fmt.Errorf("the source has no cmd/%s: %w", c.name, err)
-		}
-	}
-	return names, nil
-}
+var allCommands = []string{"holdfast", "holdfast-mesh", "holdfast-injector"}
 
 // platform is an operating system and an architecture, by Go's names.
 type platform struct{ os, arch string }

@@ -55,6 +55,11 @@ var images = []image{
 		description: "A control plane with Istio's API that reads a directory of documents",
 		ports:       []string{"15010", "15012", "15014"},
 	},
+	{
+		name: "holdfast-injector", command: "holdfast-injector", stage: "injector", title: "holdfast-injector",
+		description: "A mutating webhook that adds holdfast and Envoy to pods",
+		ports:       []string{"15014", "15017"},
+	},
 }
 
 // authorities returns the CA certificates of the images in PEM: Mozilla's list, as golang.org/x/crypto/x509roots/fallback has it

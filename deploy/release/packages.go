@@ -185,10 +185,13 @@ func packageFiles(in packaging, p linuxPackage, zsh, licensePath string) (map[st
 
 // manualOf returns the command that a manual page, such as holdfast-run.1, is of.
 func manualOf(page string) string {
-	if page == "holdfast-mesh.1" || strings.HasPrefix(page, "holdfast-mesh-") {
-		return "holdfast-mesh"
+	program := "holdfast"
+	for _, name := range allCommands {
+		if len(name) > len(program) && (page == name+".1" || strings.HasPrefix(page, name+"-")) {
+			program = name
+		}
 	}
-	return "holdfast"
+	return program
 }
 
 // packageInfo describes a package for nfpm, which reads the files from a folder that this function writes.

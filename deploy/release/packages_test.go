@@ -94,7 +94,7 @@ func TestPackagesHaveWhatTheirUnitsName(t *testing.T) {
 }
 
 func TestEachManualPageIsOfOnePackage(t *testing.T) {
-	for page, want := range map[string]string{"holdfast.1": "holdfast", "holdfast-run.1": "holdfast", "holdfast-mesh.1": "holdfast-mesh", "holdfast-mesh-serve.1": "holdfast-mesh"} {
+	for page, want := range map[string]string{"holdfast.1": "holdfast", "holdfast-run.1": "holdfast", "holdfast-mesh.1": "holdfast-mesh", "holdfast-mesh-serve.1": "holdfast-mesh", "holdfast-injector-serve.1": "holdfast-injector"} {
 		if got := manualOf(page); got != want {
 			t.Errorf("%s is of %s", page, got)
 		}

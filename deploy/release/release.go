@@ -95,10 +95,6 @@ func mayWrite(dist string) error {
 // buildAll builds the commands for all platforms, and has what is made of them: completions, by the programs for this machine,
 // manual pages and licenses.
 func (m *making) buildAll() error {
-	commands, err := commandsOf(m.source.dir)
-	if err != nil {
-		return err
-	}
 	here := platform{runtime.GOOS, runtime.GOARCH}
 	wanted := m.platforms
 	if !slices.Contains(wanted, here) {
@@ -106,13 +102,13 @@ func (m *making) buildAll() error {
 	}
 	for _, p := range wanted {
 		dir := filepath.Join(m.work, "bin", p.dashed())
-		built, err := buildCommands(m.source.dir, dir, m.toolchain, m.version, commands, p)
+		built, err := buildCommands(m.source.dir, dir, m.toolchain, m.version, allCommands, p)
 		if err != nil {
 			return err
 		}
 		if p == here {
 			m.completions = make(map[string]completions)
-			for _, c := range commands {
+			for _, c := range allCommands {
 				if m.completions[c], err = completionsOf(filepath.Join(dir, c)); err != nil {
 					return err
 				}

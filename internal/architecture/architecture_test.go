@@ -143,6 +143,13 @@ func TestTheCheckOfImportsCanFail(t *testing.T) {
 		{"cmd/holdfast-mesh", "mesh", false},
 		{"cmd/holdfast-mesh/flags", "mesh/config", false},
 		{"test/mesh", "mesh/service", false},
+		{"cmd/holdfast", "internal/injector", true},
+		{"cmd/holdfast-injector", "internal/injector", false},
+		{"cmd/holdfast", "k8s.io/client-go/rest", true},
+		{"internal/inject", "k8s.io/client-go/kubernetes/typed/core/v1", true},
+		{"internal/injector", "k8s.io/client-go/rest", false},
+		{"mesh/config", "k8s.io/client-go/rest", true},
+		{"cmd/holdfast-injector", "k8s.io/klog/v2", false},
 		{"downstream", "mesh/push", true},
 		{"mesh/push/queue", "sync", true},
 

@@ -22,11 +22,19 @@ var onlyTheseOfOurs = map[string][]string{
 
 // onlyImportedBy lists packages that only the named packages, and their own subpackages, may import.
 var onlyImportedBy = map[string][]string{
-	"mesh": {"cmd/holdfast-mesh", "test"},
+	"mesh":              {"cmd/holdfast-mesh", "test"},
+	"internal/injector": {"cmd/holdfast-injector", "test"},
+}
+
+// othersOnlyImportedBy lists modules of others that only the named packages, and their own subpackages, may import: they are large, and
+// the agent's binary has none of them.
+var othersOnlyImportedBy = map[string][]string{
+	"k8s.io/client-go": {"internal/injector", "cmd/holdfast-injector"},
+	"k8s.io/klog":      {"cmd/holdfast-injector"},
 }
 
 // forTests are packages that no program may contain.
-var forTests = []string{"internal/xdstest", "internal/bubble", "internal/envoytest", "internal/prometheustest", "sds/pkitest"}
+var forTests = []string{"internal/xdstest", "internal/bubble", "internal/envoytest", "internal/prometheustest", "internal/manualtest", "sds/pkitest"}
 
 // tools are programs that make the product, and are not part of it. They have modules of their own, may import what tests
 // import, and nothing imports them.
@@ -138,6 +146,11 @@ func againstTheOrder(from, to string) string {
 func againstPurity(from, imported string) string {
 	if inAnyTree(from, machines) && inAnyTree(imported, impure) && !inAnyTree(imported, onlyOfValues) {
 		return "a protocol machine has no goroutine, clock or I/O"
+	}
+	for tree, allowed := range othersOnlyImportedBy {
+		if inTree(imported, tree) && !inAnyTree(from, allowed) {
+			return fmt.Sprintf("only %q import %s", allowed, tree)
+		}
 	}
 	return ""
 }

@@ -109,6 +109,7 @@ func TestTheImagesBinariesAreStaticForBothArchitectures(t *testing.T) {
 			}
 			isStatic(t, filepath.Join(dir, entrypoint), machine)
 			isStatic(t, filepath.Join(dir, entrypoint+"-mesh"), machine)
+			isStatic(t, filepath.Join(dir, entrypoint+"-injector"), machine)
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,6 +43,8 @@ var ruleSets = []ruleSet{
 	{"holdfast", "monitoring/rules.yaml", "monitoring/prometheusrule.yaml", "troubleshooting.md", "metrics.md", regexp.MustCompile(`^(up|process_start_time_seconds)$`), alertCases},
 	// That etcd has the metrics of its name, test/peers/etcd shows.
 	{"holdfast-mesh", "monitoring/mesh-rules.yaml", "monitoring/mesh-prometheusrule.yaml", "mesh-production.md", "mesh.md", regexp.MustCompile(`^etcd_`), meshAlertCases},
+	// That the API server has the metrics of its name, test/kubernetes shows.
+	{"holdfast-injector", "monitoring/injector-rules.yaml", "monitoring/injector-prometheusrule.yaml", "injector.md", "injector.md", regexp.MustCompile(`^apiserver_`), injectorAlertCases},
 }
 
 // alert is a rule.
@@ -97,7 +100,7 @@ func metrics(t *testing.T, page string) map[string]bool {
 	return known
 }
 
-var metricName = regexp.MustCompile(`\b(?:holdfast|pilot|etcd)_[a-z0-9_]+`)
+var metricName = regexp.MustCompile(`\b(?:holdfast|pilot|etcd|apiserver)_[a-z0-9_]+`)
 
 // The Operator gets the same rules.
 func TestMonitoringHasTheSameRulesForTheOperator(t *testing.T) {
@@ -173,6 +176,8 @@ func TestMonitoringSelectsThePodsOfDeploy(t *testing.T) {
 		}
 	}
 	selectsTheMesh(t, monitors["holdfast-mesh"])
+	injector := only[*appsv1.Deployment](t, injectorObjects(t)).Spec.Template
+	scrapes(t, monitors["holdfast-injector"], injector, "deploy/injector")
 	monitor := monitors["holdfast"]
 	if !json.Valid([]byte(d.config(t, "holdfast-dashboard")["holdfast.json"])) {
 		t.Error("the ConfigMap holdfast-dashboard has no holdfast.json")
@@ -213,14 +218,19 @@ func selectsTheMesh(t *testing.T, monitor *monitoringv1.PodMonitor) {
 	if err := yaml.UnmarshalStrict([]byte(text), &d); err != nil {
 		t.Fatal(err)
 	}
-	pod := d.Spec.Template
+	scrapes(t, monitor, d.Spec.Template, "docs/mesh-production.md")
+}
+
+// scrapes fails the test unless a PodMonitor selects pods, which a file describes, and scrapes a port that they have.
+func scrapes(t *testing.T, monitor *monitoringv1.PodMonitor, pod corev1.PodTemplateSpec, file string) {
+	t.Helper()
 	for name, value := range monitor.Spec.Selector.MatchLabels {
 		if pod.Labels[name] != value {
-			t.Errorf("the PodMonitor selects %s=%s, and the pods of docs/mesh-production.md have %v", name, value, pod.Labels)
+			t.Errorf("the PodMonitor selects %s=%s, and the pods of %s have %v", name, value, file, pod.Labels)
 		}
 	}
 	if !slices.ContainsFunc(pod.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == *monitor.Spec.PodMetricsEndpoints[0].Port }) {
-		t.Errorf("the pods of docs/mesh-production.md have no port %q", *monitor.Spec.PodMetricsEndpoints[0].Port)
+		t.Errorf("the pods of %s have no port %q", file, *monitor.Spec.PodMetricsEndpoints[0].Port)
 	}
 }
 
@@ -305,6 +315,7 @@ func TestMonitoringDashboardShowsEveryMetric(t *testing.T) {
 		variables = append(variables, v.Name)
 	}
 	known, shown := metrics(t, "metrics.md"), make(map[string]bool)
+	maps.Copy(known, metrics(t, "injector.md"))
 	ids := make(map[int]string)
 	taken := make(map[[2]int]string) // squares of the grid
 	for _, p := range d.Panels {
@@ -337,7 +348,7 @@ func TestMonitoringDashboardShowsEveryMetric(t *testing.T) {
 			for _, metric := range metricName.FindAllString(q.Expr, -1) {
 				shown[metric] = true
 				if !known[metric] {
-					t.Errorf("panel %q: docs/metrics.md does not know %s", p.Title, metric)
+					t.Errorf("panel %q: docs/metrics.md and docs/injector.md do not know %s", p.Title, metric)
 				}
 			}
 			for _, v := range regexp.MustCompile(`\$\{?([a-z_]+)`).FindAllStringSubmatch(q.Expr, -1) {
@@ -351,7 +362,7 @@ func TestMonitoringDashboardShowsEveryMetric(t *testing.T) {
 		}
 	}
 	for metric := range known {
-		if strings.HasSuffix(metric, "_sum") || metric == "holdfast_upstream_attempt_duration_seconds_count" {
+		if strings.HasSuffix(metric, "_sum") || metric == "holdfast_upstream_attempt_duration_seconds_count" || metric == "holdfast_injector_review_duration_seconds_count" {
 			continue // of a histogram that is shown
 		}
 		if !shown[metric] {

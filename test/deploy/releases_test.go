@@ -19,7 +19,7 @@ var everyRelease = flag.Bool("releases", false, "decode the manifests with the t
 func TestManifestsAreOfEveryReleaseOfKubernetes(t *testing.T) {
 	repository := root(t)
 	var manifests bytes.Buffer
-	for _, dir := range append([]string{"monitoring"}, overlays...) {
+	for _, dir := range append([]string{"monitoring", "injector"}, overlays...) {
 		made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(repository, "deploy", dir))
 		if err != nil {
 			t.Fatalf("%s: %v", dir, err)

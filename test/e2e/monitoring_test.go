@@ -240,9 +240,9 @@ func TestTheDashboardAndTheAlertsWithARealPrometheus(t *testing.T) {
 	w.cp.Set(xdstest.Route("ingress", "c2")) // so that there is a rate
 	w.serves("v2")
 	for title, query := range queries {
-		// What is there only while something is wrong: an alternative of the same panel is always there. What a shadow has is not
-		// there at all (TestAShadowGoesOnComparing).
-		if strings.HasSuffix(query, "> 0") || title == "Restarts of agents" || strings.Contains(query, "holdfast_shadow_") {
+		// What is there only while something is wrong: an alternative of the same panel is always there. What a shadow
+		// (TestAShadowGoesOnComparing) and an injector have is not there at all.
+		if strings.HasSuffix(query, "> 0") || title == "Restarts of agents" || strings.Contains(query, "holdfast_shadow_") || strings.Contains(query, "holdfast_injector_") {
 			if _, err := p.series(query); err != nil {
 				t.Errorf("%s: %v", title, err)
 			}

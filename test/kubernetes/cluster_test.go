@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -203,6 +204,25 @@ func TestTheSecretOfTheStateChanges(t *testing.T) {
 		})
 		w.kill("agent")
 	}})
+}
+
+// So is what Helm makes of the chart, in the golden files of test/chart.
+func TestTheChartIsAccepted(t *testing.T) {
+	rig.OnlyLong(t)
+	n := rig.NewNamespace(t, "mesh", "pod-security.kubernetes.io/enforce: restricted")
+	for _, set := range []string{"least", "most", "mesh", "mesh-etcd"} {
+		text, err := os.ReadFile(filepath.Join(rig.Repository(), "test/chart/testdata", set+".golden.txt"))
+		n.Check(err)
+		// The notes, which are no manifest, come first.
+		_, manifests, ok := strings.Cut(string(text), "\n# injector.yaml\n")
+		if !ok {
+			t.Fatalf("%s: no injector.yaml", set)
+		}
+		manifests = strings.Replace(manifests, "\n# mesh.yaml\n", "\n---\n", 1)
+		if err := rig.Node.Apply(manifests, "--dry-run=server", "--validate=strict"); err != nil {
+			t.Errorf("%s: %v", set, err)
+		}
+	}
 }
 
 // What deploy/ has is what an API server accepts, with nothing that it would drop.

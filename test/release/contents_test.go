@@ -79,7 +79,7 @@ type bom struct {
 func TestPartsAreThoseThatGoSeesInTheBinary(t *testing.T) {
 	dir := dist(t)
 	files := unpacked(t, dir, "linux-amd64")
-	for _, command := range []string{"holdfast", "holdfast-mesh"} {
+	for _, command := range []string{"holdfast", "holdfast-mesh", "holdfast-injector"} {
 		var list bom
 		if err := json.Unmarshal([]byte(read(t, dir, command+"-"+version+"-linux-amd64.cdx.json")), &list); err != nil {
 			t.Fatal(err)
@@ -224,13 +224,13 @@ func TestTheProvenanceIsOfAllFilesAndSigned(t *testing.T) {
 
 func TestTheArchiveHasWhatOneNeeds(t *testing.T) {
 	files := unpacked(t, dist(t), "linux-amd64")
-	for _, name := range []string{"holdfast", "holdfast-mesh", "LICENSE", "README.md", "man/holdfast.1", "man/holdfast-run.1", "systemd/holdfast.service", "systemd/holdfast-mesh.service",
+	for _, name := range []string{"holdfast", "holdfast-mesh", "LICENSE", "README.md", "holdfast-injector", "man/holdfast.1", "man/holdfast-run.1", "man/holdfast-mesh-serve.1", "man/holdfast-injector-serve.1", "systemd/holdfast.service", "systemd/holdfast-mesh.service",
 		"completions/bash/holdfast", "completions/zsh/_holdfast-mesh", "completions/fish/holdfast.fish"} {
 		if read(t, files, name) == "" {
 			t.Errorf("%s is empty", name)
 		}
 	}
-	for _, command := range []string{"holdfast", "holdfast-mesh"} {
+	for _, command := range []string{"holdfast", "holdfast-mesh", "holdfast-injector"} {
 		if out := run(t, filepath.Join(files, command), "version"); !strings.Contains(out, version) {
 			t.Errorf("%s version: %s", command, out)
 		}
@@ -245,7 +245,7 @@ func TestTheArchiveHasWhatOneNeeds(t *testing.T) {
 // ldd says that a static binary is none that it can load.
 func TestBinariesAreStatic(t *testing.T) {
 	files := unpacked(t, dist(t), "linux-amd64")
-	for _, command := range []string{"holdfast", "holdfast-mesh"} {
+	for _, command := range []string{"holdfast", "holdfast-mesh", "holdfast-injector"} {
 		out, _ := exec.Command("ldd", filepath.Join(files, command)).CombinedOutput()
 		if !regexp.MustCompile(`not a dynamic executable|statically linked`).Match(out) {
 			t.Errorf("%s: %s", command, out)

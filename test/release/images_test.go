@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-var imageNames = []string{"holdfast", "holdfast-envoy", "holdfast-mesh"}
+var imageNames = []string{"holdfast", "holdfast-envoy", "holdfast-mesh", "holdfast-injector"}
 
 // loaded is the image of a Docker archive.
 func loaded(t *testing.T, name string) v1.Image {

@@ -32,6 +32,7 @@ zpty -d z`},
 	} {
 		for _, c := range []struct{ command, sub, prefix, flag string }{
 			{"holdfast", "run", "--upstream-pl", "--upstream-plaintext"}, {"holdfast-mesh", "serve", "--max-pro", "--max-proxies"},
+			{"holdfast-injector", "serve", "--on-re", "--on-reject"},
 		} {
 			t.Run(shell.name+" "+c.command, func(t *testing.T) {
 				fill := strings.NewReplacer("COMMAND", c.command, "SUB", c.sub, "PREFIX", c.prefix, "FLAG", c.flag).Replace

@@ -44,7 +44,7 @@ func images(dir string) ([]cluster.Image, error) {
 		{Names: []string{recipe.Arg("", "ENVOY_IMAGE")}, Files: append([]cluster.File{tmp}, envoy...), User: "101:101", Entrypoint: []string{"/usr/local/bin/envoy"}},
 	}
 	// holdfast-istio takes Envoy out of Istio's proxy image; the tests' is the same Envoy.
-	for stage, names := range map[string][]string{"holdfast": {"holdfast"}, "with-envoy": {"holdfast-envoy", "holdfast-istio"}} {
+	for stage, names := range map[string][]string{"holdfast": {"holdfast"}, "with-envoy": {"holdfast-envoy", "holdfast-istio"}, "mesh": {"holdfast-mesh"}, "injector": {"holdfast-injector"}} {
 		var base []cluster.File
 		if stage == "with-envoy" {
 			base = append([]cluster.File{tmp}, envoy...)

@@ -23,6 +23,7 @@ type Namespace struct {
 func NewNamespace(t *testing.T, name string, labels ...string) *Namespace {
 	t.Helper()
 	n := &Namespace{t, name}
+	n.Kubectl("wait", "--for=delete", "namespace/"+name, "--timeout=2m") // that of a test before
 	n.Check(Node.Apply(fmt.Sprintf(`{apiVersion: v1, kind: Namespace, metadata: {name: %s, labels: {%s}}}`, name, strings.Join(labels, ", "))))
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+func TestAnErrorHasItsExitCode(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		err  error
+		code int
+		said string
+	}{
+		{"none", nil, ExitOK, ""},
+		{"of usage", errors.New("--a: want b\n"), ExitUsage, "program: --a: want b\n"},
+		{"failed", Failed(errors.New("no file")), ExitFailed, "program: no file\n"},
+		{"failed, wrapped", fmt.Errorf("x: %w", Failed(errors.New("no file"))), ExitFailed, "program: x: no file\n"},
+		{"reported", fmt.Errorf("x: %w", ErrReported), ExitFailed, ""},
+		{"reported, joined", errors.Join(errors.New("a"), ErrReported), ExitFailed, ""},
+		{"no failure", Failed(nil), ExitOK, ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var out bytes.Buffer
+			if code := Exit(&out, "program", row.err); code != row.code || out.String() != row.said {
+				t.Errorf("%d %q, want %d %q", code, out.String(), row.code, row.said)
+			}
+		})
+	}
+}
+
+func TestTheVersionIsTheLinkersOrTheModules(t *testing.T) {
+	for _, tc := range []struct{ linked, module, want string }{
+		{"v1.2.3", "v9.9.9", "v1.2.3"},
+		{"dev", "v1.2.3", "v1.2.3"},
+		{"dev", "(devel)", "dev"},
+		{"dev", "", "dev"},
+	} {
+		if got := versionOf(tc.linked, &debug.BuildInfo{Main: debug.Module{Version: tc.module}}); got != tc.want {
+			t.Errorf("%+v: %q", tc, got)
+		}
+	}
+}
+
+func TestARootHasItsCommandsAndTheVersion(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		args []string
+		said string
+	}{
+		{"no command", nil, "no command: `program help` lists them"},
+		{"an unknown flag", []string{"serve", "--a"}, "unknown flag: --a (see `program serve --help`)"},
+		{"version", []string{"version"}, "program v1.2.3\n"},
+		{"help", []string{"help"}, "serve       serve it\n"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var out bytes.Buffer
+			serve := &cobra.Command{Use: "serve", Short: "serve it", RunE: func(*cobra.Command, []string) error { return nil }}
+			root := Root("program", "a program", "It is a program.", "v1.2.3", &out, &out, serve)
+			root.SetArgs(row.args)
+			if Exit(&out, "program", root.Execute()); !strings.Contains(out.String(), row.said) {
+				t.Errorf("%q, want %q", out.String(), row.said)
+			}
+		})
+	}
+}
+
+func TestDurationsAndListsAreReadableInTheLogAsJSON(t *testing.T) {
+	var out bytes.Buffer
+	NewLog(&out, slog.LevelInfo, true).Info("tried", "retry_in", 1500*time.Millisecond, "uids", []uint32{0, 1337})
+	if !strings.Contains(out.String(), `"retry_in":"1.5s","uids":[0,1337]}`) {
+		t.Error(out.String())
+	}
+}
+
+func TestTheFlagsOfTheLog(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                                     "level=INFO msg=i a=1s\n",
+		"--log-level=debug":                    "level=DEBUG msg=d\n",
+		"--log-level=error --log-format=json":  "",
+		"--log-format=json":                    `"level":"INFO","msg":"i","a":"1s"}` + "\n",
+		"--log-level=loud":                     `--log-level "loud": want debug, info, warn or error`,
+		"--log-format=xml":                     `--log-format "xml": want text or json`,
+		"--log-level=debug --log-format=JSON ": `--log-format "JSON": want text or json`,
+	} {
+		var l LogFlags
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		flags.SetOutput(io.Discard)
+		l.Add(flags)
+		if err := flags.Parse(strings.Fields(args)); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		log, err := l.Logger(&out)
+		if err != nil {
+			if err.Error() != want {
+				t.Errorf("%s: %v, want %s", args, err, want)
+			}
+			continue
+		}
+		log.Debug("d")
+		log.Info("i", "a", time.Second)
+		if !strings.Contains(out.String(), want) || want == "" && out.Len() > 0 {
+			t.Errorf("%s: %q, want %q", args, out.String(), want)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package injector
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+const (
+	// maxReview bounds a request. The API server takes objects of up to 3 MiB, which may be there twice, and JSON of them.
+	maxReview = 8 << 20
+	// maxConcurrent bounds the requests that are answered at once; further ones wait.
+	maxConcurrent = 32
+)
+
+// webhookServer answers POST /inject with TLS, over HTTP/1.1 or HTTP/2.
+func (i *Injector) webhookServer() *http.Server {
+	r := &reviewer{settings: &i.settings, namespace: i.cfg.Namespace, deny: i.cfg.Deny, log: i.cfg.Log}
+	mux := http.NewServeMux()
+	mux.Handle("/inject", handleReviews(r, i.metrics))
+	return &http.Server{
+		Handler:           mux,
+		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: i.sync.Certificate},
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: 35 * time.Second, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 16 << 10,
+		ErrorLog:       slog.NewLogLogger(i.cfg.Log.Handler(), slog.LevelDebug), // handshakes of port scanners
+	}
+}
+
+// adminServer answers probes and metrics.
+func (i *Injector) adminServer() *http.Server {
+	mux := http.NewServeMux()
+	probe := func(path string, problem func() string) {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			if why := problem(); why != "" {
+				http.Error(w, why, http.StatusServiceUnavailable)
+				return
+			}
+			_, _ = io.WriteString(w, "ok\n")
+		})
+	}
+	probe("/livez", func() string {
+		if i.sync.Live() {
+			return ""
+		}
+		return "the loop that synchronizes certificates does not turn"
+	})
+	probe("/readyz", i.ready)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(i.metrics.registry, promhttp.HandlerOpts{}))
+	return &http.Server{
+		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 15 * time.Second, IdleTimeout: time.Minute,
+		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(i.cfg.Log.Handler(), slog.LevelDebug),
+	}
+}
+
+// handleReviews answers admission reviews.
+func handleReviews(r *reviewer, m *metrics) http.Handler {
+	places := make(chan struct{}, maxConcurrent)
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		began := time.Now()
+		reject := func(code int, format string, args ...any) {
+			m.reviewed(resultInvalid, time.Since(began))
+			http.Error(w, fmt.Sprintf(format, args...), code)
+		}
+		if req.Method != http.MethodPost {
+			w.Header().Set("Allow", http.MethodPost)
+			reject(http.StatusMethodNotAllowed, "want POST, with an AdmissionReview")
+			return
+		}
+		if kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+			reject(http.StatusUnsupportedMediaType, "want Content-Type: application/json")
+			return
+		}
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+		case <-req.Context().Done():
+			return
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxReview))
+		if err != nil {
+			if _, large := errors.AsType[*http.MaxBytesError](err); large {
+				reject(http.StatusRequestEntityTooLarge, "want at most %d MiB", maxReview>>20)
+				return
+			}
+			reject(http.StatusBadRequest, "reading the request: %v", err)
+			return
+		}
+		answer, result, err := r.answer(body)
+		switch {
+		case errors.Is(err, errNoReview):
+			reject(http.StatusBadRequest, "%v", err)
+			return
+		case err != nil:
+			reject(http.StatusInternalServerError, "%v", err)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(answer)
+		m.reviewed(result, time.Since(began))
+	})
+}

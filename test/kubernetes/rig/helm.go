@@ -1,0 +1,36 @@
+package rig
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// helm is the command that `make helm` builds.
+func helm() string {
+	if dir := os.Getenv("HELM"); dir != "" {
+		return filepath.Join(dir, "helm")
+	}
+	return filepath.Join(Repository(), ".peers", "helm", "helm")
+}
+
+// Helm runs Helm with all rights, with what it keeps below a directory, and returns what it wrote to standard output.
+func Helm(dir string, args ...string) (string, error) {
+	if _, err := os.Stat(helm()); err != nil {
+		return "", errors.New("Helm is not built: run `make helm`, or set HELM to its directory")
+	}
+	cmd := Node.Command(helm(), append([]string{"--kubeconfig", Node.Kubeconfig()}, args...)...)
+	for _, kind := range []string{"CACHE", "CONFIG", "DATA"} {
+		cmd.Env = append(cmd.Env, "HELM_"+kind+"_HOME="+filepath.Join(dir, strings.ToLower(kind)))
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return string(out), fmt.Errorf("helm %s: %w\n%s%s", strings.Join(args, " "), err, out, stderr.String())
+	}
+	return string(out), nil
+}

@@ -118,19 +118,22 @@ spire: $(CURDIR)/.peers/spire-$(SPIRE_VERSION) ## build the pinned SPIRE into .p
 $(CURDIR)/.peers/spire-%:
 	test/peers/spire/build $* $@
 
-# The models compute for a quarter of an hour, beside tests that mostly wait and come first.
+# What is only computed takes a quarter of an hour, beside tests that mostly wait and come first.
 test: build envoy previous prometheus browser ## every test, with the race detector: units, real Envoy, end to end; and test-model, test-release, test-peers, kubernetes-test
 	@$(MAKE) --no-print-directory test-model & model=$$!; \
 	$(MAKE) --no-print-directory test-others; code=$$?; \
 	wait $$model || code=2; exit $$code
 
-# The models play fewer sequences under the race detector than they owe, and all of them without.
-test-model: ## the random histories of the models, without the race detector, behind everything else that wants the processor
-	nice -n 19 go test -timeout 60m $(GOTESTFLAGS) ./test/model/...
+# These try some of what they owe under the race detector (-short), and all of it without: random histories of models, and
+# a fault at each byte of a file.
+exhaustive := ./test/model/... ./agent/store ./agent/group ./downstream/session ./internal/inject
+test-model: ## the tests that have short forms in their long ones, without the race detector, behind everything else that wants the processor
+	nice -n 19 go test -timeout 60m $(GOTESTFLAGS) $(exhaustive)
+	nice -n 19 go test -timeout 30m $(GOTESTFLAGS) -run TestTheRouteMatcherAgreesWithEnvoy ./test/e2e
 
 # The test cache does not know of files outside of a module: -count=1 for those that look at deploy/ and at the binary.
 test-others:
-	go test -race -timeout 30m $(GOTESTFLAGS) ./...
+	go test -race -short -timeout 30m $(GOTESTFLAGS) ./...
 	$(call in-each,$(tests),go test -race -count=1 -timeout 30m $(GOTESTFLAGS) ./...)
 	@$(MAKE) --no-print-directory test-release
 	@$(MAKE) --no-print-directory test-peers

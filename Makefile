@@ -163,17 +163,21 @@ helm: $(if $(filter $(helm_built),$(HELM)),$(helm_built)) ## build Helm into .pe
 $(helm_built): test/chart/components/build $(wildcard test/chart/components/go.*)
 	test/chart/components/build $@
 
+# HOLDFAST_RELEASES names the folder in which test/release has left a release, whose images run in the cluster; otherwise one is made.
+releases := $(CURDIR)/.peers/releases
+
 # What continuous integration has time for.
 kubernetes-test: SHORT := -short
 kubernetes-test: kubernetes-test-all ## deploy/ in a real Kubernetes of one node, and with a real istiod in it: as root; KUBERNETES_TEST=skip goes without
 
-kubernetes-test-all: envoy ## the same with every event and every shape: forty minutes
+kubernetes-test-all: envoy bin/release ## the same with every event and every shape: forty minutes
 ifneq ($(KUBERNETES_TEST),skip)
 	test/kubernetes/packages
 	@$(MAKE) --no-print-directory kubernetes istio helm
 endif
 	$(if $(SHORT),,cd test/kubernetes/components && go test -count=1 $(GOTESTFLAGS) ./validation)
-	$(call in-each,$(cluster),go test -count=1 -timeout 120m -v $(SHORT) $(GOTESTFLAGS) .)
+	$(if $(HOLDFAST_RELEASES),,rm -rf $(releases) && bin/release -dist $(releases)/dist -version v0.1.0 -platforms linux/$$(go env GOARCH) -dirty)
+	$(call in-each,$(cluster),HOLDFAST_RELEASES=$(or $(HOLDFAST_RELEASES),$(releases)) go test -count=1 -timeout 120m -v $(SHORT) $(GOTESTFLAGS) .)
 
 # The Go of the Dockerfile: another one could compress otherwise.
 release_go := go$(shell sed -n 's/^ARG GO_VERSION=//p' Dockerfile)

@@ -219,6 +219,24 @@ func (c *Cluster) Import(images ...Image) error {
 	return nil
 }
 
+// Load imports an archive of docker or OCI that has the image of a name, and gives that image further names.
+func (c *Cluster) Load(archive, name string, names ...string) error {
+	ctr := func(args ...string) error {
+		_, err := c.Run("ctr", append([]string{"--address", c.ContainerdSocket(), "--namespace", "k8s.io", "images"}, args...)...)
+		return err
+	}
+	if err := ctr("import", archive); err != nil {
+		return fmt.Errorf("image %s: %w", name, err)
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	if err := ctr(append([]string{"tag", name}, names...)...); err != nil {
+		return fmt.Errorf("image %s: %w", name, err)
+	}
+	return nil
+}
+
 // Libraries returns the shared libraries that programs of this machine need, as ldd finds them.
 func Libraries(programs ...string) (files []File, err error) {
 	seen := make(map[string]bool)

@@ -1,14 +1,11 @@
 package rig
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
-	"path"
+	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
-	"strings"
 
 	"github.com/holdfast-xds/holdfast/test/dockerfile"
 	"github.com/holdfast-xds/holdfast/test/kubernetes/cluster"
@@ -22,14 +19,10 @@ const (
 	Agnhost = "registry.k8s.io/e2e-test-images/agnhost:2.53"
 )
 
-// images are those that the pods of all tests need: holdfast's by the Dockerfile's recipe, and others'.
-func images(dir string) ([]cluster.Image, error) {
+// images are those of others that the pods of all tests need.
+func images() ([]cluster.Image, error) {
 	recipe, err := dockerfile.Read(Repository())
 	if err != nil {
-		return nil, err
-	}
-	root := filepath.Join(dir, "rootfs")
-	if err := recipe.Build(root, Repository(), runtime.GOARCH, Version); err != nil {
 		return nil, err
 	}
 	envoy, err := EnvoyFiles()
@@ -37,28 +30,44 @@ func images(dir string) ([]cluster.Image, error) {
 		return nil, err
 	}
 	tmp := cluster.File{Path: "/tmp", Dir: true, Mode: os.ModeSticky | 0o777}
-	all := []cluster.Image{
+	return []cluster.Image{
 		{Names: []string{"localhost/pause:1"}, Files: []cluster.File{{Path: "/pause", From: filepath.Join(Programs, "pause")}}, User: "65535:65535", Entrypoint: []string{"/pause"}},
 		{Names: []string{Agnhost}, Files: []cluster.File{tmp, {Path: "/agnhost", From: filepath.Join(components(), "agnhost")}, {Path: "/load", From: filepath.Join(Programs, "load")}}, Entrypoint: []string{"/agnhost"}},
 		{Names: []string{"localhost/coredns:1"}, Files: []cluster.File{{Path: "/coredns", From: filepath.Join(components(), "coredns")}}, Entrypoint: []string{"/coredns"}},
 		{Names: []string{recipe.Arg("", "ENVOY_IMAGE")}, Files: append([]cluster.File{tmp}, envoy...), User: "101:101", Entrypoint: []string{"/usr/local/bin/envoy"}},
+	}, nil
+}
+
+// loadRelease gives the node holdfast's images as `make release` makes them: its archives for docker. HOLDFAST_RELEASES names a
+// folder that has the release already, in "dist", where test/release leaves it; otherwise it is made.
+func loadRelease(node *cluster.Cluster, dir string) error {
+	releases := os.Getenv("HOLDFAST_RELEASES")
+	dist := filepath.Join(releases, "dist")
+	if _, err := os.Stat(filepath.Join(dist, "SHA256SUMS")); releases == "" || err != nil {
+		dist = filepath.Join(dir, "dist")
+		program := filepath.Join(Repository(), "bin", "release")
+		out, err := exec.Command(program, "-repository", Repository(), "-dist", dist, "-version", Version, "-platforms", "linux/"+runtime.GOARCH, "-dirty").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("making the release with %s, which `make bin/release` builds: %w\n%s", program, err, out)
+		}
 	}
 	// holdfast-istio takes Envoy out of Istio's proxy image; the tests' is the same Envoy.
-	for stage, names := range map[string][]string{"holdfast": {"holdfast"}, "with-envoy": {"holdfast-envoy", "holdfast-istio"}, "mesh": {"holdfast-mesh"}, "injector": {"holdfast-injector"}} {
-		var base []cluster.File
-		if stage == "with-envoy" {
-			base = append([]cluster.File{tmp}, envoy...)
-		}
-		image, err := stageImage(recipe, stage, base, root)
-		if err != nil {
-			return nil, err
-		}
+	for image, names := range map[string][]string{"holdfast": {"holdfast"}, "holdfast-envoy": {"holdfast-envoy", "holdfast-istio"}, "holdfast-mesh": {"holdfast-mesh"}, "holdfast-injector": {"holdfast-injector"}} {
+		const registry = "docker.io/library/"
+		loaded := registry + image + ":" + Version
+		var further []string
 		for _, name := range names {
-			image.Names = append(image.Names, "docker.io/library/"+name+":"+Version, "docker.io/library/"+name+":"+NextVersion)
+			for _, version := range []string{Version, NextVersion} {
+				if tag := registry + name + ":" + version; tag != loaded {
+					further = append(further, tag)
+				}
+			}
 		}
-		all = append(all, image)
+		if err := node.Load(filepath.Join(dist, image+"-"+Version+"-linux-"+runtime.GOARCH+".docker.tar"), loaded, further...); err != nil {
+			return err
+		}
 	}
-	return all, nil
+	return nil
 }
 
 // EnvoyFiles are what Envoy's own image has, as far as holdfast's images need it.
@@ -76,62 +85,4 @@ func EnvoyFiles() ([]cluster.File, error) {
 		cluster.File{Path: "/etc/passwd", Text: "root:x:0:0:root:/:/sbin/nologin\nenvoy:x:101:101::/:/sbin/nologin\n"},
 		cluster.File{Path: "/etc/group", Text: "root:x:0:\nenvoy:x:101:\n"},
 	), nil
-}
-
-// stageImage is what the instructions of a stage make of its base and of what the stage "build" has put into root.
-func stageImage(recipe dockerfile.Dockerfile, stage string, base []cluster.File, root string) (cluster.Image, error) {
-	image := cluster.Image{Files: base}
-	out := recipe.Arg("build", "ROOTFS")
-	for _, i := range recipe {
-		if i.Stage != stage {
-			continue
-		}
-		switch i.Op {
-		case "COPY":
-			file, err := copied(i, out, root)
-			if err != nil {
-				return image, err
-			}
-			image.Files = append(image.Files, file)
-		case "USER":
-			image.User = i.Args
-		case "ENTRYPOINT":
-			if err := json.Unmarshal([]byte(i.Args), &image.Entrypoint); err != nil {
-				return image, fmt.Errorf("ENTRYPOINT %s: %w", i.Args, err)
-			}
-		case "CMD":
-			if err := json.Unmarshal([]byte(i.Args), &image.Cmd); err != nil {
-				return image, fmt.Errorf("CMD %s: %w", i.Args, err)
-			}
-		case "FROM", "ARG", "LABEL", "EXPOSE":
-		default:
-			return image, fmt.Errorf("the tests do not know what %s does to an image", i.Op)
-		}
-	}
-	return image, nil
-}
-
-// copied is the file of COPY --from=build [--chown=UID:GID] SOURCE DESTINATION.
-func copied(i dockerfile.Instruction, out, root string) (cluster.File, error) {
-	words := strings.Fields(i.Args)
-	below, ok := strings.CutPrefix(words[0], out)
-	if !ok || len(words) != 2 {
-		return cluster.File{}, fmt.Errorf("COPY %s: want one source below %s", i.Args, out)
-	}
-	file := cluster.File{Path: path.Clean(words[1]), From: filepath.Join(root, below)}
-	for _, flag := range i.Flags {
-		owner, ok := strings.CutPrefix(flag, "--chown=")
-		if !ok {
-			continue
-		}
-		uid, gid, _ := strings.Cut(owner, ":")
-		var err error
-		if file.UID, err = strconv.Atoi(uid); err != nil {
-			return file, err
-		}
-		if file.GID, err = strconv.Atoi(gid); err != nil {
-			return file, err
-		}
-	}
-	return file, nil
 }

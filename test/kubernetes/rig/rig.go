@@ -64,14 +64,17 @@ func run(m *testing.M, setUp func(string) error) (code int, err error) {
 		return 1, err
 	}
 	defer Node.Stop()
-	images, err := images(dir)
+	images, err := images()
 	if err != nil {
 		return 1, err
 	}
 	if err := Node.Import(images...); err != nil {
 		return 1, err
 	}
-	logf("%d images imported", len(images))
+	if err := loadRelease(Node, dir); err != nil {
+		return 1, err
+	}
+	logf("%d images imported, and those of the release", len(images))
 	if err := startNameServer(); err != nil {
 		return 1, fmt.Errorf("%w\n%s", err, Node.Logs())
 	}

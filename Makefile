@@ -97,10 +97,19 @@ test/envoy/%.txt:
 # The last version that wrote format 1 of the state.
 previous := 96c94e4
 
-previous: bin/holdfast-$(previous) ## build the version before, for the tests of upgrades and downgrades
+# The last release; before the first one, the commit before it. Tests exchange its programs with those of today, both ways
+# (docs/compatibility.md). A release sets it (docs/releasing.md).
+released := f4c038e
 
-bin/holdfast-$(previous):
-	test/previous/build $(previous) $@
+before      := $(sort bin/holdfast-$(previous) bin/holdfast-$(released))
+before_mesh := bin/holdfast-mesh-$(released)
+
+previous: $(before) $(before_mesh) ## build the versions before, for the tests of upgrades and downgrades
+
+$(before): bin/holdfast-%:
+	test/previous/build $* $@ holdfast
+$(before_mesh): bin/holdfast-mesh-%:
+	test/previous/build $* $@ holdfast-mesh
 
 prometheus: $(if $(filter $(prometheus_fetched),$(PROMETHEUS)),$(prometheus_fetched)) ## put Prometheus into .peers/: that of PATH, or Debian's
 	@"$(PROMETHEUS)/promtool" --version
@@ -145,7 +154,7 @@ test-unit: envoy ## the tests of the packages, without test/e2e and without the 
 test-e2e: build envoy previous prometheus ## the end-to-end tests alone, never from the test cache
 	go test -count=1 -timeout 30m $(GOTESTFLAGS) ./test/e2e/...
 
-test-peers: build envoy spire ## holdfast between programs of others: go-control-plane, grpc-go, SPIRE, istiod, OpenTelemetry; never from the test cache
+test-peers: build envoy previous spire ## holdfast between programs of others: go-control-plane, grpc-go, SPIRE, istiod, OpenTelemetry; never from the test cache
 	$(call in-each,$(peers),go test -count=1 -timeout 15m $(GOTESTFLAGS) ./...)
 
 kubernetes: $(if $(filter $(kubernetes_built),$(KUBERNETES)),$(kubernetes_built)) ## build Kubernetes, etcd and CoreDNS into .peers/: about six minutes without caches

@@ -70,7 +70,7 @@ if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 .DEFAULT_GOAL := help
 # Go knows itself what of these is to be built.
 .PHONY: bin/bench bin/release bin/staticcheck
-.PHONY: help build envoy previous prometheus browser spire kubernetes istio helm kubernetes-test kubernetes-test-all release test-release test-release-all test test-model test-others test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-mesh-scale bench-check bench-go fuzz demo demo-mesh image image-check clean
+.PHONY: help build envoy previous prometheus browser spire kubernetes istio helm kubernetes-test kubernetes-test-all release debian-pins test-release test-release-all test test-model test-others test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-mesh-scale bench-check bench-go fuzz demo demo-mesh image image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -195,6 +195,9 @@ ifneq ($(origin VERSION),file)
 else
 	@echo 'make release: no version: give one, as in `make release VERSION=v0.1.0`' >&2; exit 1
 endif
+
+debian-pins: bin/release ## pin the packages of Debian 12 in the image with Envoy that its archive has now, before a release (docs/releasing.md)
+	bin/release -pin-debian
 
 # Without -short everything is built, and arm64 is emulated for minutes.
 test-release: SHORT := -short

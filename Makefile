@@ -70,7 +70,7 @@ if [ -n "$$failed" ]; then echo "failed:$$failed" >&2; exit 1; fi
 .DEFAULT_GOAL := help
 # Go knows itself what of these is to be built.
 .PHONY: bin/bench bin/release bin/staticcheck
-.PHONY: help build envoy previous prometheus browser spire kubernetes istio helm kubernetes-test kubernetes-test-all release test-release test-release-all test test-model test-others test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-mesh-scale bench-check bench-go fuzz demo demo-mesh image image-check clean
+.PHONY: help build envoy previous prometheus browser spire kubernetes istio helm kubernetes-test kubernetes-test-all release debian-pins test-release test-release-all test test-model test-others test-unit test-e2e test-peers e2e-matrix race lint tidy bench bench-mesh bench-mesh-scale bench-check bench-go fuzz demo demo-mesh image image-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -97,10 +97,19 @@ test/envoy/%.txt:
 # The last version that wrote format 1 of the state.
 previous := 96c94e4
 
-previous: bin/holdfast-$(previous) ## build the version before, for the tests of upgrades and downgrades
+# The last release; before the first one, the commit before it. Tests exchange its programs with those of today, both ways
+# (docs/compatibility.md). A release sets it (docs/releasing.md).
+released := f4c038e
 
-bin/holdfast-$(previous):
-	test/previous/build $(previous) $@
+before      := $(sort bin/holdfast-$(previous) bin/holdfast-$(released))
+before_mesh := bin/holdfast-mesh-$(released)
+
+previous: $(before) $(before_mesh) ## build the versions before, for the tests of upgrades and downgrades
+
+$(before): bin/holdfast-%:
+	test/previous/build $* $@ holdfast
+$(before_mesh): bin/holdfast-mesh-%:
+	test/previous/build $* $@ holdfast-mesh
 
 prometheus: $(if $(filter $(prometheus_fetched),$(PROMETHEUS)),$(prometheus_fetched)) ## put Prometheus into .peers/: that of PATH, or Debian's
 	@"$(PROMETHEUS)/promtool" --version
@@ -145,7 +154,7 @@ test-unit: envoy ## the tests of the packages, without test/e2e and without the 
 test-e2e: build envoy previous prometheus ## the end-to-end tests alone, never from the test cache
 	go test -count=1 -timeout 30m $(GOTESTFLAGS) ./test/e2e/...
 
-test-peers: build envoy spire ## holdfast between programs of others: go-control-plane, grpc-go, SPIRE, istiod, OpenTelemetry; never from the test cache
+test-peers: build envoy previous spire ## holdfast between programs of others: go-control-plane, grpc-go, SPIRE, istiod, OpenTelemetry; never from the test cache
 	$(call in-each,$(peers),go test -count=1 -timeout 15m $(GOTESTFLAGS) ./...)
 
 kubernetes: $(if $(filter $(kubernetes_built),$(KUBERNETES)),$(kubernetes_built)) ## build Kubernetes, etcd and CoreDNS into .peers/: about six minutes without caches
@@ -190,6 +199,9 @@ ifneq ($(origin VERSION),file)
 else
 	@echo 'make release: no version: give one, as in `make release VERSION=v0.1.0`' >&2; exit 1
 endif
+
+debian-pins: bin/release ## pin the packages of Debian 12 in the image with Envoy that its archive has now, before a release (docs/releasing.md)
+	bin/release -pin-debian
 
 # Without -short everything is built, and arm64 is emulated for minutes.
 test-release: SHORT := -short

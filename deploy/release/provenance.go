@@ -52,7 +52,7 @@ type origin struct {
 	version, builder, toolchain string
 	source                      source
 	platforms                   []platform
-	withoutEnvoy                bool
+	withoutEnvoy, newerDebian   bool
 	fetched                     []part
 }
 
@@ -62,8 +62,11 @@ func (o origin) command() string {
 	if len(o.platforms) != len(allPlatforms) {
 		line += " PLATFORMS=" + joined(o.platforms)
 	}
-	if o.withoutEnvoy {
+	switch {
+	case o.withoutEnvoy:
 		line += " RELEASEFLAGS=-without-envoy"
+	case o.newerDebian:
+		line += " RELEASEFLAGS=-newer-debian"
 	}
 	return line
 }

@@ -225,7 +225,7 @@ func (m *making) images() error {
 				return fmt.Errorf("image %s: there is no program %s", i.name, i.command)
 			}
 			if i.envoy {
-				if in.envoy, err = envoyFor(m.source.dir, m.fetched, p.arch); err != nil {
+				if in.envoy, err = envoyFor(m.source.dir, debian{dir: m.fetched, snapshots: m.snapshots, newer: m.newerDebian, say: m.say}, p.arch); err != nil {
 					return err
 				}
 				m.fetchedAll = append(m.fetchedAll, in.envoy.parts...)
@@ -310,7 +310,7 @@ func (m *making) sboms() error {
 func (m *making) seal() error {
 	from := provenance(origin{
 		version: m.version, builder: m.builder, toolchain: m.toolchain, source: m.source, platforms: m.platforms,
-		withoutEnvoy: m.withoutEnvoy, fetched: m.fetchedAll,
+		withoutEnvoy: m.withoutEnvoy, newerDebian: m.newerDebian, fetched: m.fetchedAll,
 	}, m.files)
 	text, err := marshal(from)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -171,13 +172,29 @@ func parsed(file []byte) (*yaml.Node, error) {
 	return yamledit.Expand(d.Root)
 }
 
+// trees are the files of templates/ that were parsed, by name: a large list is injected with the same ones again and again.
+var trees sync.Map
+
+// templateTree returns a file of templates/, to be changed, with its aliases written out.
+func templateTree(name string) (*yaml.Node, error) {
+	tree, ok := trees.Load(name)
+	if !ok {
+		file, err := templates.ReadFile("templates/" + name)
+		if err != nil {
+			return nil, err
+		}
+		made, err := parsed(file)
+		if err != nil {
+			return nil, err
+		}
+		tree, _ = trees.LoadOrStore(name, made)
+	}
+	return yamledit.Clone(tree.(*yaml.Node)), nil
+}
+
 // config returns the settings that the agent reads, without comments.
 func (s Settings) config() (*yaml.Node, error) {
-	file, err := templates.ReadFile("templates/" + configFile)
-	if err != nil {
-		return nil, err
-	}
-	all, err := parsed(file)
+	all, err := templateTree(configFile)
 	if err != nil {
 		return nil, err
 	}
@@ -243,15 +260,10 @@ func (s Settings) end() time.Duration {
 
 // template returns what is added to a pod template.
 func (s Settings) template(pod *yaml.Node) (*yaml.Node, error) {
-	file, err := templates.ReadFile("templates/" + string(s.Shape) + ".yaml")
+	made, err := templateTree(string(s.Shape) + ".yaml")
 	if err != nil {
 		return nil, err
 	}
-	d, err := yamledit.Parse(file)
-	if err != nil {
-		return nil, err
-	}
-	made := yamledit.Clone(d.Root)
 	config, err := s.config()
 	if err != nil {
 		return nil, err

@@ -19,8 +19,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxNodes limits what aliases may expand to, and the nodes of a document. A document of 10 MB has about a million.
-const maxNodes = 4_000_000
+// maxNodes limits the nodes of a document. One of 10 MB has about a million; each takes about 200 bytes.
+const maxNodes = 20_000_000
 
 // maxDepth limits how deep collections are nested.
 const maxDepth = 200
@@ -35,6 +35,8 @@ type Document struct {
 	dash  map[*yaml.Node]int // where the dash of an element is
 	json  bool
 	style style
+	// lines are the offsets at which lines begin, once one was asked for; the first is 0.
+	lines []int
 }
 
 // span is a part of a text.
@@ -47,6 +49,7 @@ type style struct {
 	compact bool   // lists are not indented below their key
 	unit    string // what JSON and flow collections over several lines are indented by
 	colon   string // between key and value of JSON
+	pretty  bool   // JSON is written in several lines
 }
 
 // Parse parses a text with one value, or none. A byte order mark is not a part of it. JSON is parsed by its own rules:

@@ -220,21 +220,15 @@ type alignment struct {
 	before, after []entry
 	// kept has for each entry before its index after, -1 if it is removed.
 	kept []int
-	// added has for each entry after whether it is new.
-	added []bool
+	// was has for each entry after its index before, -1 if it is new.
+	was []int
 }
 
 // align finds what is removed, kept and added.
 func align(before, after []entry) alignment {
-	a := alignment{before, after, make([]int, len(before)), make([]bool, len(after))}
-	for i := range a.kept {
-		a.kept[i] = -1
-	}
-	for i := range a.added {
-		a.added[i] = true
-	}
+	a := alignment{before, after, slices.Repeat([]int{-1}, len(before)), slices.Repeat([]int{-1}, len(after))}
 	for _, pair := range pairsOf(before, after) {
-		a.kept[pair[0]], a.added[pair[1]] = pair[1], false
+		a.kept[pair[0]], a.was[pair[1]] = pair[1], pair[0]
 	}
 	return a
 }
@@ -367,8 +361,8 @@ func (e *editor) block(a, b *yaml.Node) {
 	// previous is the kept entry after which new ones come, -1 for none.
 	previous := -1
 	for j := range all.after {
-		if !all.added[j] {
-			previous = slices.Index(all.kept, j)
+		if all.was[j] >= 0 {
+			previous = all.was[j]
 			continue
 		}
 		text := e.blockText(all.after[j], column)
@@ -410,28 +404,51 @@ func (e *editor) insert(at int, lines string) {
 }
 
 // lineStart returns where the line of an offset begins.
-func (e *Document) lineStart(at int) int { return strings.LastIndexByte(e.text[:at], '\n') + 1 }
+func (e *Document) lineStart(at int) int {
+	i, found := slices.BinarySearch(e.lineStarts(), at)
+	if !found {
+		i--
+	}
+	return e.lines[i]
+}
+
+// lineStarts returns where lines begin. A text may be one line of many megabytes, which must not be read for each place in it.
+func (e *Document) lineStarts() []int {
+	if e.lines == nil {
+		e.lines = []int{0}
+		for i := range len(e.text) {
+			if e.text[i] == '\n' {
+				e.lines = append(e.lines, i+1)
+			}
+		}
+	}
+	return e.lines
+}
 
 // lineIndent returns the blanks at the beginning of the line of an offset.
 func (e *Document) lineIndent(at int) string {
-	line := e.text[e.lineStart(at):]
-	return line[:len(line)-len(strings.TrimLeft(line, " \t"))]
+	start := e.lineStart(at)
+	end := start
+	for end < len(e.text) && (e.text[end] == ' ' || e.text[end] == '\t') {
+		end++
+	}
+	return e.text[start:end]
 }
 
 // firstOnLine reports whether only blanks are before an offset in its line.
 func (e *Document) firstOnLine(at int) bool {
-	return strings.TrimLeft(e.text[e.lineStart(at):at], " \t") == ""
+	return len(e.lineIndent(at)) >= at-e.lineStart(at)
 }
 
 // alone is firstOnLine for blocks, which are indented by spaces.
 func (e *Document) alone(at int) bool {
-	return strings.TrimLeft(e.text[e.lineStart(at):at], " ") == ""
+	return e.firstOnLine(at) && !strings.Contains(e.text[e.lineStart(at):at], "\t")
 }
 
 // after returns where the line after an offset begins, or the end of the text.
 func (e *Document) after(at int) int {
-	if i := strings.IndexByte(e.text[at:], '\n'); i >= 0 {
-		return at + i + 1
+	if i, _ := slices.BinarySearch(e.lineStarts(), at+1); i < len(e.lines) {
+		return e.lines[i]
 	}
 	return len(e.text)
 }
@@ -552,8 +569,8 @@ func (e *editor) flow(a, b *yaml.Node) {
 	}
 	previous, next := -1, slices.IndexFunc(all.kept, func(k int) bool { return k >= 0 })
 	for j := range all.after {
-		if !all.added[j] {
-			previous = slices.Index(all.kept, j)
+		if all.was[j] >= 0 {
+			previous = all.was[j]
 			continue
 		}
 		text := e.entryText(all.after[j], all.before[0].span.start, lines)
@@ -588,7 +605,7 @@ func (e *editor) refill(a, b *yaml.Node) {
 		e.replace(s.start, s.end, e.opening(a)+e.text[s.end-1:s.end])
 		return
 	}
-	pretty := e.json && strings.Contains(strings.TrimSpace(e.text), "\n")
+	pretty := e.json && e.style.pretty
 	indent := e.lineIndent(s.start)
 	var text strings.Builder
 	for i, one := range entries {

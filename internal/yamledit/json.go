@@ -98,6 +98,7 @@ func (p *jsonParser) value(depth int) *yaml.Node {
 
 // jsonStyle finds how a document of JSON is written.
 func (d *Document) jsonStyle() {
+	d.style.pretty = strings.Contains(strings.TrimSpace(d.text), "\n")
 	if d.Root.Kind != yaml.MappingNode || len(d.Root.Content) == 0 {
 		return
 	}

@@ -67,17 +67,11 @@ func patch(to *[]operation, path string, a, b *yaml.Node) {
 			*to = append(*to, operation{"remove", name(i, all.before[i]), nil})
 		}
 	}
-	was := make([]*yaml.Node, len(all.after))
-	for i, j := range all.kept {
-		if j >= 0 {
-			was[j] = all.before[i].value
-		}
-	}
 	for j, one := range all.after {
-		if was[j] == nil {
+		if i := all.was[j]; i < 0 {
 			*to = append(*to, operation{"add", name(j, one), one.value})
 		} else {
-			patch(to, name(j, one), was[j], one.value)
+			patch(to, name(j, one), all.before[i].value, one.value)
 		}
 	}
 }

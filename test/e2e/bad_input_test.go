@@ -30,13 +30,19 @@ import (
 // run runs holdfast to its end and returns its exit code and what it said.
 func run(t T, args ...string) (code int, out string) {
 	t.Helper()
-	return runWith(t, nil, args...)
+	return runProgram(t, holdfast(t), nil, args...)
 }
 
 // runWith is run with further variables of the environment.
 func runWith(t T, env []string, args ...string) (code int, out string) {
 	t.Helper()
-	cmd := exec.Command(holdfast(t), args...)
+	return runProgram(t, holdfast(t), env, args...)
+}
+
+// runProgram runs a holdfast of any version as runWith does.
+func runProgram(t T, program string, env []string, args ...string) (code int, out string) {
+	t.Helper()
+	cmd := exec.Command(program, args...)
 	// Variables of the tests look like settings, of which the command would warn.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "HOLDFAST_") })
 	cmd.Env = append(cmd.Env, env...)

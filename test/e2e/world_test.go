@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -42,6 +43,8 @@ type world struct {
 	agent        *testbed.Process
 	envoy        *testbed.Envoy
 	agentArgs    []string
+	// program, unless empty, is run as the agent in place of the holdfast under test.
+	program string
 	// agentVia, if any, is a command that runs the agent.
 	agentVia []string
 	// edit, unless nil, changes the bootstrap that holdfast wrote before Envoy
@@ -171,7 +174,7 @@ func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
 // startAgent starts holdfast; extra flags may follow.
 func (w *world) startAgent(extra ...string) {
 	w.Helper()
-	w.agentArgs = append([]string{holdfast(w.T), "run",
+	w.agentArgs = append([]string{cmp.Or(w.program, holdfast(w.T)), "run",
 		"--upstream", w.cpAddr, "--upstream-plaintext", "--upstream-protocol", string(w.above),
 		"--socket", w.path("xds.sock"), "--admin", "unix:" + w.path("admin.sock"), "--health", "",
 		"--node-id", "e2e", "--node-cluster", "e2e", "--log-level", "debug"}, extra...)

@@ -144,8 +144,11 @@ func TestTheDebianPackagesInAMachineWithSystemd(t *testing.T) {
 		t.Error("the agent with Envoy as its child was restarted")
 	}
 
+	if m.processes("holdfast", "envoy") == "" {
+		t.Error("neither holdfast nor Envoy seems to run")
+	}
 	m.does("dpkg", "--remove", "holdfast", "holdfast-mesh")
-	if out, err := m.try("pgrep", "-x", "holdfast|envoy"); err == nil {
+	if out := m.processes("holdfast", "envoy", "holdfast-mesh"); out != "" {
 		t.Errorf("still running: %s", out)
 	}
 	if out := m.does("find", "/etc/systemd/system", "-lname", "*holdfast*"); out != "" {

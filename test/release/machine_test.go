@@ -153,6 +153,13 @@ func (m *machine) does(args ...string) string {
 	return out
 }
 
+// processes are the files in /proc of the machine's processes of these names.
+func (m *machine) processes(names ...string) string {
+	m.Helper()
+	// A process may end while grep looks at it, which is no error.
+	return m.does("sh", "-c", `grep -slxF "$0" /proc/[0-9]*/comm || true`, strings.Join(names, "\n"))
+}
+
 func (m *machine) journal() string {
 	out, _ := m.try("journalctl", "--no-pager", "--boot", "-n", "60")
 	return tail(m.log) + "\n" + out

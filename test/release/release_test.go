@@ -110,11 +110,11 @@ func newKey(t testing.TB, private, public string, options ...string) {
 	}
 }
 
-// releaseOf makes a release of a repository.
+// releaseOf makes a release of a repository. An update of Debian is no failure of a test.
 func releaseOf(t testing.TB, repository, dist string, env []string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(envoytest.Root(t), "bin", "release"), append([]string{
-		"-repository", repository, "-dist", dist, "-fetched", filepath.Join(envoytest.Root(t), ".peers", "release"), "-dirty"}, args...)...)
+		"-repository", repository, "-dist", dist, "-fetched", filepath.Join(envoytest.Root(t), ".peers", "release"), "-dirty", "-newer-debian"}, args...)...)
 	cmd.Env = append(os.Environ(), env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("release: %v\n%s", err, out)

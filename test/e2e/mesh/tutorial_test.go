@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/test/testbed"
+	"github.com/holdfast-xds/holdfast/test/testbed/tutorial"
 )
 
 func page(t *testing.T) string {
@@ -28,45 +29,13 @@ func page(t *testing.T) string {
 	return string(text)
 }
 
-// block is commands of the tutorial, and what they print. A block that only reads is run again until it
-// prints that, as a person would do.
-type block struct {
-	again    bool
-	commands string
-	prints   bool
-	want     string
-}
-
-// fence finds the blocks of a page.
-var fence = regexp.MustCompile("(?ms)^```(sh|sh again|text)\n(.*?)^```$")
-
-func blocks(t *testing.T, text string) (out []block) {
+func blocks(t *testing.T, text string) []tutorial.Block {
 	t.Helper()
-	for _, m := range fence.FindAllStringSubmatch(text, -1) {
-		if m[1] != "text" {
-			out = append(out, block{again: m[1] == "sh again", commands: m[2]})
-			continue
-		}
-		if len(out) == 0 || out[len(out)-1].prints {
-			t.Fatalf("output without commands:\n%s", m[2])
-		}
-		out[len(out)-1].prints, out[len(out)-1].want = true, m[2]
+	all, err := tutorial.Blocks(text)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return out
-}
-
-// matches reports whether an output is what the page says: "…" stands for anything within a line, and the
-// widths of columns may differ.
-func matches(got, want string) bool {
-	var pattern strings.Builder
-	for line := range strings.Lines(want) {
-		words := strings.Fields(line)
-		for i, word := range words {
-			words[i] = strings.ReplaceAll(regexp.QuoteMeta(word), "…", ".*")
-		}
-		pattern.WriteString(`[ \t]*` + strings.Join(words, `[ \t]+`) + `[ \t]*\n`)
-	}
-	return regexp.MustCompile("^" + pattern.String() + "$").MatchString(got)
+	return all
 }
 
 // The tutorial works as it is written, but for ports, the directory and the path of Envoy.
@@ -78,8 +47,8 @@ func TestTheTutorialPrintsWhatItSays(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	all := blocks(t, text)
-	if len(all) < 10 || all[0].commands != "make build envoy\n" {
-		t.Fatalf("the tutorial has %d blocks, the first is %q", len(all), all[0].commands)
+	if len(all) < 10 || all[0].Commands != "make build envoy\n" {
+		t.Fatalf("the tutorial has %d blocks, the first is %q", len(all), all[0].Commands)
 	}
 	text = strings.ReplaceAll(text, "/tmp/holdfast-mesh", dir+"/all")
 	text = strings.ReplaceAll(text, ".envoy/envoy-"+envoytest.Version, envoytest.Binary(t))
@@ -103,10 +72,10 @@ func TestTheTutorialPrintsWhatItSays(t *testing.T) {
 	sh := newShell(t)
 	for _, b := range blocks(t, text)[1:] { // `make` has run the first one
 		err := testbed.Eventually(limit, func() error {
-			got := sh.run(b.commands)
-			if b.prints && !matches(got, b.want) {
-				err := fmt.Errorf("the commands\n%s\nprint\n%s\nwant\n%s", b.commands, got, b.want)
-				if !b.again {
+			got := sh.run(b.Commands)
+			if b.Prints && !tutorial.Matches(got, b.Want) {
+				err := fmt.Errorf("the commands\n%s\nprint\n%s\nwant\n%s", b.Commands, got, b.Want)
+				if !b.Again {
 					sh.log(filepath.Join(dir, "all"))
 					t.Fatal(err)
 				}
@@ -183,26 +152,6 @@ func (s *shell) log(dir string) {
 	for _, name := range names {
 		text, err := os.ReadFile(name)
 		s.t.Logf("%s: %v\n%s", name, err, text[max(0, len(text)-4000):])
-	}
-}
-
-func TestTheCheckOfOutputsCanFail(t *testing.T) {
-	for _, tc := range []struct {
-		got, want string
-		ok        bool
-	}{
-		{"a  b\n", "a b\n", true},
-		{"a\nb\n", "a b\n", false},
-		{"a b\nc\n", "a b\n", false},
-		{"  90 x\n", "… x\n", true},
-		{"90 y\n", "… x\n", false},
-		{"", "x\n", false},
-		{"a.b\n", "a.b\n", true},
-		{"acb\n", "a.b\n", false},
-	} {
-		if matches(tc.got, tc.want) != tc.ok {
-			t.Errorf("%q matches %q: want %v", tc.got, tc.want, tc.ok)
-		}
 	}
 }
 

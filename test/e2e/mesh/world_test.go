@@ -3,6 +3,7 @@
 package mesh
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,6 +47,7 @@ type world struct {
 	form    xdstest.Protocol
 	through bool // an agent
 	dir     string
+	program string   // run in place of the holdfast-mesh under test, unless empty
 	args    []string // of holdfast-mesh serve
 	xds     string   // its address
 	admin   string
@@ -291,7 +293,7 @@ func (w *world) start() {
 // startMesh starts holdfast-mesh, and waits until it serves.
 func (w *world) startMesh() {
 	w.Helper()
-	p, err := testbed.Start("holdfast-mesh", w.path("mesh.log"), append([]string{binary(w, "holdfast-mesh")}, w.args...)...)
+	p, err := testbed.Start("holdfast-mesh", w.path("mesh.log"), append([]string{cmp.Or(w.program, binary(w, "holdfast-mesh"))}, w.args...)...)
 	w.check(err)
 	w.mesh = p
 	w.ends(p)

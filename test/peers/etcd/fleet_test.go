@@ -75,9 +75,16 @@ spec:
 // server starts a holdfast-mesh, and waits until it serves.
 func (f *fleet) server(name string, flags ...string) *server {
 	f.Helper()
+	s := f.prepared(name, flags...)
+	s.start()
+	return s
+}
+
+// prepared returns a holdfast-mesh that was not started.
+func (f *fleet) prepared(name string, flags ...string) *server {
+	f.Helper()
 	s := &server{fleet: f, name: name, xds: f.FreeAddr(), admin: f.FreeAddr()}
 	s.args = append([]string{meshBinary(f), "serve", "--listen", s.xds, "--admin", s.admin, "--debounce-after", "10ms", "--drain-time", "2s"}, flags...)
-	s.start()
 	return s
 }
 

@@ -59,6 +59,8 @@ modules := $(patsubst %/go.mod,%,$(wildcard deploy/*/go.mod test/*/go.mod test/p
 code    := $(filter-out test/lint %/components,$(modules))
 peers   := $(filter test/peers/%,$(code))
 cluster := test/kubernetes test/istio
+# The race detector has nothing to find in tests that look at files one after the other, and everything would be compiled once more for it.
+racing  := test/bench
 tests   := $(filter-out $(peers) $(cluster) test/release,$(code))
 
 # $(call in-each,MODULES,COMMAND) runs the command in each of the modules, also when it failed in another.
@@ -143,7 +145,8 @@ test-model: ## the tests that have short forms in their long ones, without the r
 # The test cache does not know of files outside of a module: -count=1 for those that look at deploy/ and at the binary.
 test-others:
 	go test -race -short -timeout 30m $(GOTESTFLAGS) ./...
-	$(call in-each,$(tests),go test -race -count=1 -timeout 30m $(GOTESTFLAGS) ./...)
+	$(call in-each,$(racing),go test -race -count=1 -timeout 30m $(GOTESTFLAGS) ./...)
+	$(call in-each,$(filter-out $(racing),$(tests)),go test -count=1 -timeout 30m $(GOTESTFLAGS) ./...)
 	@$(MAKE) --no-print-directory test-release
 	@$(MAKE) --no-print-directory test-peers
 	@$(MAKE) --no-print-directory kubernetes-test
@@ -169,8 +172,8 @@ $(istio_built): test/istio/components/build $(wildcard test/istio/components/go.
 
 helm: $(if $(filter $(helm_built),$(HELM)),$(helm_built)) ## build Helm into .peers/: about four minutes without caches
 
-$(helm_built): test/chart/components/build $(wildcard test/chart/components/go.*)
-	test/chart/components/build $@
+$(helm_built): test/chart/build $(wildcard test/chart/go.*)
+	test/chart/build $@
 
 # HOLDFAST_RELEASES names the folder in which test/release has left a release, whose images run in the cluster; otherwise one is made.
 releases := $(CURDIR)/.peers/releases

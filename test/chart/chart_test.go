@@ -195,25 +195,6 @@ func TestTheDashboardIsThatOfMonitoring(t *testing.T) {
 	}
 }
 
-// The Helm of test/kubernetes is the one whose code these tests use.
-func TestOneVersionOfHelmIsTested(t *testing.T) {
-	var versions []string
-	for _, file := range []string{"go.mod", "components/go.mod"} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := regexp.MustCompile(`(?m)^\s*helm\.sh/helm/v4 (v\S+)`).FindSubmatch(text)
-		if found == nil {
-			t.Fatalf("%s does not require Helm", file)
-		}
-		versions = append(versions, string(found[1]))
-	}
-	if versions[0] != versions[1] {
-		t.Errorf("Helm %v", versions)
-	}
-}
-
 // With other names the PodMonitors select other pods.
 func TestThePodMonitorsSelectThePodsOfTheChart(t *testing.T) {
 	values := valuesOf(t, "mesh")

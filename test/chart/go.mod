@@ -146,3 +146,5 @@ require (
 )
 
 replace github.com/holdfast-xds/holdfast => ../..
+
+tool helm.sh/helm/v4/cmd/helm

@@ -3,8 +3,10 @@ package deploy
 import (
 	"bytes"
 	"flag"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -14,7 +16,10 @@ import (
 
 var everyRelease = flag.Bool("releases", false, "decode the manifests with the types of every release of Kubernetes that is supported, and not only of the oldest")
 
-// Every manifest is of the oldest release of Kubernetes that is supported, and with -releases of every one. Fields are only added
+// fromTemplate is the line of a render of the chart that says which template follows; notes for people come before.
+var fromTemplate = regexp.MustCompile(`(?m)^# \S+\.yaml$`)
+
+// Every manifest, and what the chart makes, is of the oldest release of Kubernetes that is supported, and with -releases of every one. Fields are only added
 // from release to release, so that the oldest says most.
 func TestManifestsAreOfEveryReleaseOfKubernetes(t *testing.T) {
 	repository := root(t)
@@ -30,6 +35,22 @@ func TestManifestsAreOfEveryReleaseOfKubernetes(t *testing.T) {
 		}
 		manifests.WriteString("---\n")
 		manifests.Write(text)
+	}
+	renders, err := filepath.Glob(filepath.Join(repository, "test", "chart", "testdata", "*.golden.txt"))
+	if err != nil || len(renders) == 0 {
+		t.Fatalf("the chart's renders: %v %v", renders, err)
+	}
+	for _, file := range renders {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := fromTemplate.FindIndex(text)
+		if first == nil {
+			t.Fatalf("%s has no template", file)
+		}
+		manifests.WriteByte('\n')
+		manifests.Write(fromTemplate.ReplaceAll(text[first[0]:], []byte("---")))
 	}
 	programs := filepath.Join(repository, "test", "kubernetesapi")
 	releases, err := filepath.Glob(filepath.Join(programs, "1.*.mod"))

@@ -148,9 +148,9 @@ func (s *Source) Problems() []config.Problem {
 	}
 	switch {
 	case s.away != nil && s.fromFile:
-		out = append(out, config.Problem{File: s.client.String(), Message: fmt.Sprintf("the store does not answer since %s; the documents of the last run are in use: %v", s.since.UTC().Format(time.RFC3339), s.away)})
+		out = append(out, config.Problem{File: s.client.String(), Message: fmt.Sprintf("the store cannot be read since %s; the documents of the last run are in use: %v", s.since.UTC().Format(time.RFC3339), s.away)})
 	case s.away != nil:
-		out = append(out, config.Problem{File: s.client.String(), Message: fmt.Sprintf("the store does not answer since %s; the documents stay in use: %v", s.since.UTC().Format(time.RFC3339), s.away)})
+		out = append(out, config.Problem{File: s.client.String(), Message: fmt.Sprintf("the store cannot be read since %s; the documents stay in use: %v", s.since.UTC().Format(time.RFC3339), s.away)})
 	}
 	return out
 }
@@ -207,7 +207,7 @@ func (s *Source) serveFile(patience time.Time) {
 	s.mu.Lock()
 	s.synced, s.fromFile = true, true
 	s.mu.Unlock()
-	s.log.Warn("the store does not answer: the documents of the last run are served", "documents", len(s.lastValid))
+	s.log.Warn("the store cannot be read: the documents of the last run are served", "documents", len(s.lastValid))
 }
 
 // takeFile puts the documents of the file into the copy.
@@ -228,9 +228,9 @@ func (s *Source) reached(err error) {
 	s.mu.Unlock()
 	switch {
 	case err != nil && (before == nil || before.Error() != err.Error()):
-		s.log.Error("the store does not answer; the documents stay in use", "err", err)
+		s.log.Error("the store cannot be read; the documents stay in use", "err", err)
 	case err == nil && before != nil:
-		s.log.Info("the store answers again")
+		s.log.Info("the store can be read again")
 	}
 }
 

@@ -36,7 +36,7 @@ func (n *nodeFlags) add(flags *pflag.FlagSet) {
 func (n *nodeFlags) identity(file string) (*corev3.Node, error) {
 	given := n.ID != "" || n.Cluster != "" || n.Locality != "" || len(n.Metadata) > 0
 	switch {
-	case file != "" && slices.ContainsFunc(n.flags, func(f *pflag.Flag) bool { return f.Changed && !inFile(f) }):
+	case file != "" && given && slices.ContainsFunc(n.flags, func(f *pflag.Flag) bool { return f.Changed && !inFile(f) }):
 		return nil, errors.New("--bootstrap and --node-… both name Envoy's node: leave one of them out")
 	case file != "":
 		return bootstrap.ReadNode(file)

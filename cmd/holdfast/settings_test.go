@@ -403,6 +403,7 @@ func TestWhatIsWrongWithSettingsIsSaid(t *testing.T) {
 		{"an unknown key of a source", "certificates: [{ca: dev, identiy: x}]", nil, up, `certificates: unknown key "identiy", did you mean identity?`},
 		{"a bad value of a source", "certificates: [{ca: dev, cert-lifetime: 5}]", nil, up, "certificates: cert-lifetime: 5: want a duration with its unit"},
 		{"a node without cluster", "", nil, and("--node-id", "i"), "--node-cluster is required"},
+		{"a node that is none", "bootstrap: x.yaml", nil, and("--node-id", "", "--node-cluster", ""), "open x.yaml"},
 		{"two nodes", "", nil, and("--node-id", "i", "--bootstrap", "x.yaml"), "--bootstrap and --node-… both name Envoy's node"},
 		{"two nodes, one in a variable", "bootstrap: x.yaml", []string{"HOLDFAST_NODE_METADATA=a=b"}, up, "--bootstrap and --node-… both name Envoy's node"},
 		{"no such bootstrap", "", nil, and("--bootstrap", "/does/not/exist.yaml"), "bootstrap: read node: open /does/not/exist.yaml"},

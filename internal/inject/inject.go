@@ -12,6 +12,7 @@
 package inject
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -209,8 +210,8 @@ func (t *target) set(m *yaml.Node, key, path string, value *yaml.Node) {
 		return
 	}
 	if i := indexOf(m, key); i >= 0 {
-		was := m.Content[i+1]
-		if was.Kind != yaml.ScalarNode {
+		was := yamledit.Target(m.Content[i+1])
+		if was == nil || was.Kind != yaml.ScalarNode {
 			t.fail("%s is not a number or a text", strings.ReplaceAll(strings.TrimPrefix(path, "/"), "/", "."))
 			return
 		}
@@ -224,6 +225,15 @@ func (t *target) set(m *yaml.Node, key, path string, value *yaml.Node) {
 	} else {
 		t.status.Set = append(t.status.Set, path)
 	}
+	text, err := yamledit.JSON(value)
+	if err != nil {
+		t.fail("%s: %w", path, err)
+		return
+	}
+	if t.status.Put == nil {
+		t.status.Put = make(map[string]json.RawMessage)
+	}
+	t.status.Put[path] = text
 	put(m, key, value)
 }
 

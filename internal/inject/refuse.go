@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -162,6 +163,10 @@ func refusePorts(_, spec *yaml.Node) error {
 		for _, c := range list(spec, key) {
 			for _, p := range list(c, "ports") {
 				port := text(p, "containerPort")
+				var n int64 // it may be written as 0x3a98
+				if v := yamledit.Value(p, "containerPort"); v != nil && v.Decode(&n) == nil {
+					port = strconv.FormatInt(n, 10)
+				}
 				if what := ports[port]; what != "" && !slices.Contains([]string{"UDP", "SCTP"}, text(p, "protocol")) {
 					return fmt.Errorf("its container %s listens on port %s, which is that of %s: use another port", text(c, "name"), port, what)
 				}

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -25,8 +26,10 @@ type status struct {
 	Created []string `json:"created,omitempty"`
 	// Set lists fields that were not there.
 	Set []string `json:"set,omitempty"`
-	// Former has the values of fields that were changed, as they were written.
+	// Former has the values of fields that were changed, as they were written; "" for none after the colon.
 	Former map[string]string `json:"former,omitempty"`
+	// Put has the values, as JSON, that the fields of Set and Former got.
+	Put map[string]json.RawMessage `json:"put,omitempty"`
 	// Label is whether the object around the template got the label of the pods: "set", or "created" if it had no labels.
 	Label string `json:"label,omitempty"`
 }
@@ -80,7 +83,7 @@ func readStatus(template *yaml.Node) (*status, error) {
 }
 
 // Undo takes away what an injection has added to a template, and reports whether there was one. What was changed since
-// by others stays: a field is only removed or restored if its name is in the status.
+// by others stays: a field is only removed or restored if it has the value that the status says it was given.
 func Undo(template *yaml.Node) (bool, error) {
 	s, err := readStatus(template)
 	if err != nil || s == nil {
@@ -97,13 +100,17 @@ func Undo(template *yaml.Node) (bool, error) {
 	remove(annotations, statusAnnotation)
 	remove(annotations, settingsAnnotation)
 	for _, path := range s.Set {
-		if m, key := t.field(path); m != nil {
+		if m, key := t.field(path); s.given(m, key, path) {
 			remove(m, key)
 		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(s.Former)) {
-		if m, key := t.field(path); m != nil && indexOf(m, key) >= 0 {
-			put(m, key, &yaml.Node{Kind: yaml.ScalarNode, Value: s.Former[path]})
+		if m, key := t.field(path); s.given(m, key, path) {
+			former := &yaml.Node{Kind: yaml.ScalarNode, Value: s.Former[path]}
+			if former.Value == "" {
+				former.Tag = "!!null"
+			}
+			put(m, key, former)
 		}
 	}
 	for _, path := range slices.Backward(s.Created) {
@@ -114,6 +121,16 @@ func Undo(template *yaml.Node) (bool, error) {
 		}
 	}
 	return true, t.err
+}
+
+// given reports whether a field is there with the value that the injection gave it.
+func (s *status) given(m *yaml.Node, key, path string) bool {
+	i := indexOf(m, key)
+	if i < 0 {
+		return false
+	}
+	value, err := yamledit.JSON(m.Content[i+1])
+	return err == nil && bytes.Equal(value, s.Put[path])
 }
 
 // field returns the mapping that has the field at a path, and its key; nil if there is none.

@@ -148,6 +148,9 @@ func injectable(apiVersion, kind string) bool {
 
 // stream changes every object of a text.
 func stream(text []byte, do change) ([]byte, []Result) {
+	if bytes.IndexByte(text[:min(len(text), 64)], 0) >= 0 { // no character of YAML or JSON is one
+		return text, []Result{{Object: "the text", Document: 1, Line: 1, Err: errors.New("it is not UTF-8: save it as UTF-8, for PowerShell with Set-Content -Encoding utf8")}}
+	}
 	var out bytes.Buffer
 	var results []Result
 	line := 1

@@ -2,9 +2,11 @@ package inject
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"testing"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -37,13 +39,72 @@ func TestDocumentsAreSplitWithoutALoss(t *testing.T) {
 // What has no pod template passes, whatever it is.
 func TestAllElsePassesByteForByte(t *testing.T) {
 	for _, text := range []string{
-		"", "\n", "# nothing\n", "---\n---\n", "a:   b\n", "\ttabs: yes\n", "{{ .Values.x }}\n", "\xff\xfe\x00", "- Pod\n", "Pod\n",
+		"", "\n", "# nothing\n", "---\n---\n", "a:   b\n", "\ttabs: yes\n", "{{ .Values.x }}\n", "\xff\xfe", "- Pod\n", "Pod\n",
 		"apiVersion: v1\nkind: Podlike\nspec:   {}\n", "kind: List\napiVersion: v1\nitems:   [{kind: Pods}]\n",
 		"kind: PodList\nitems: 3\n", "apiVersion: apps/v1\nkind: Pod\n",
 	} {
 		if out, results := Inject([]byte(text), goldenSettings()); string(out) != text || len(results) > 0 {
 			t.Errorf("%q: %q %+v", text, out, results)
 		}
+	}
+}
+
+// Kubernetes' own command reads UTF-16, which PowerShell writes: what would pass untouched has pods.
+func TestATextThatIsNotUTF8IsRejected(t *testing.T) {
+	for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
+		var text []byte
+		for _, unit := range utf16.Encode([]rune("\ufeff" + bare)) {
+			text = order.AppendUint16(text, unit)
+		}
+		out, results := Inject(text, goldenSettings())
+		if !bytes.Equal(out, text) || len(results) != 1 || results[0].Err == nil || !strings.Contains(results[0].Err.Error(), "save it as UTF-8") {
+			t.Errorf("%+v", results)
+		}
+	}
+}
+
+// What somebody has changed since the injection is theirs: it stays, also when it is taken away.
+func TestWhatWasChangedSinceStays(t *testing.T) {
+	in := "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\nspec:\n  terminationGracePeriodSeconds: 5\n  containers:\n    - name: c\n      image: i\n"
+	out, results := Inject([]byte(in), goldenSettings())
+	text := string(must(t, out, results))
+	for _, change := range [][2]string{
+		{"terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 600"},
+		{"    fsGroup: 65532", "    fsGroup: 1000"},
+		{"preStop:\n          sleep: {seconds: 10}", "preStop:\n          exec: {command: [drain]}"},
+	} {
+		if strings.Count(text, change[0]) != 1 {
+			t.Fatalf("%q is not there once:\n%s", change[0], text)
+		}
+		text = strings.Replace(text, change[0], change[1], 1)
+	}
+	again, results := Inject([]byte(text), goldenSettings())
+	back, others := Uninject(must(t, again, results))
+	direct, more := Uninject([]byte(text))
+	for name, got := range map[string][]byte{"injected again": again, "taken away after that": must(t, back, others), "taken away": must(t, direct, more)} {
+		for _, want := range []string{"terminationGracePeriodSeconds: 600\n", "fsGroup: 1000\n", "exec: {command: [drain]}\n"} {
+			if !strings.Contains(string(got), want) {
+				t.Errorf("%s: %q is not there:\n%s", name, want, got)
+			}
+		}
+	}
+	if strings.Contains(string(direct), "holdfast") {
+		t.Errorf("something of the injection stays:\n%s", direct)
+	}
+}
+
+// A number is the same in each form of YAML, and an alias the same as its value.
+func TestNumbersInOtherForms(t *testing.T) {
+	for _, port := range []string{"0x3a98", "15_000", "+15000"} {
+		_, results := Inject([]byte("apiVersion: v1\nkind: Pod\nspec: {containers: [{name: a, ports: [{containerPort: "+port+"}]}]}\n"), goldenSettings())
+		if len(results) != 1 || results[0].Err == nil || !strings.Contains(results[0].Err.Error(), "port 15000") {
+			t.Errorf("%s: %+v", port, results)
+		}
+	}
+	in := "apiVersion: v1\nkind: Pod\nmetadata: {annotations: {n: &g 5}}\nspec:\n  terminationGracePeriodSeconds: *g\n  containers: [{name: a}]\n"
+	out, results := Inject([]byte(in), goldenSettings())
+	if text := string(must(t, out, results)); !strings.Contains(text, "n: &g 5") || !strings.Contains(text, "terminationGracePeriodSeconds: 60\n") {
+		t.Error(text)
 	}
 }
 

@@ -307,9 +307,18 @@ func (e *editor) pair(a, b entry, block bool, column int) {
 	if same(a.value, b.value, false) || e.value(a.value, b.value, column) {
 		return
 	}
+	if !block && isNothing(b.value) && a.key != nil {
+		s := e.spans[a.value]
+		e.replace(len(strings.TrimSuffix(e.text[:s.start], " ")), s.end, "")
+		return
+	}
 	if !block {
 		s := e.spans[a.value]
-		e.replace(s.start, s.end, e.inline(b.value, s.start, e.firstOnLine(a.span.start)))
+		text := e.inline(b.value, s.start, e.firstOnLine(a.span.start))
+		if s.start == s.end && strings.HasSuffix(e.text[:s.start], ":") {
+			text = " " + text
+		}
+		e.replace(s.start, s.end, text)
 		return
 	}
 	if IsNull(a.value) && a.key != nil && e.spans[a.value].start == e.spans[a.value].end && b.value.Kind != yaml.ScalarNode && len(b.value.Content) > 0 {
@@ -317,6 +326,11 @@ func (e *editor) pair(a, b entry, block bool, column int) {
 		text := e.blockText(b, column)
 		_, below, _ := strings.Cut(text, e.style.eol)
 		e.insert(e.after(a.span.end), below)
+		return
+	}
+	if oneLine(a.value) && isNothing(b.value) && a.key != nil {
+		s := e.spans[a.value]
+		e.replace(len(strings.TrimRight(e.text[:s.start], " ")), s.end, "")
 		return
 	}
 	if oneLine(a.value) && oneLine(b.value) {
@@ -329,6 +343,11 @@ func (e *editor) pair(a, b entry, block bool, column int) {
 		return
 	}
 	e.replace(a.span.start, a.span.end, strings.TrimPrefix(strings.TrimSuffix(e.blockText(b, column), e.style.eol), strings.Repeat(" ", column)))
+}
+
+// isNothing reports whether a value is null and written as nothing.
+func isNothing(n *yaml.Node) bool {
+	return n.Kind == yaml.ScalarNode && n.Tag == "!!null" && n.Value == "" && n.Style == 0
 }
 
 // oneLine reports whether a value is a scalar without line breaks, an alias, or an empty collection.
@@ -514,6 +533,9 @@ func (e *editor) inline(n *yaml.Node, at int, lines bool) string {
 }
 
 func (e *editor) flowText(n *yaml.Node) string {
+	if isNothing(n) {
+		return ""
+	}
 	flow := Clone(n)
 	var walk func(*yaml.Node)
 	walk = func(n *yaml.Node) {

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -153,6 +155,57 @@ func TestWhatIsNoReview(t *testing.T) {
 		if got := testutil.ToFloat64(i.metrics.reviews.WithLabelValues(result)); got != want {
 			t.Errorf("%s: %v", result, got)
 		}
+	}
+}
+
+// Clients that send the head of a request and never its body hold up nobody else.
+func TestSlowClientsHoldUpNobody(t *testing.T) {
+	r, i := testReviewer(t, false)
+	h := handleReviews(r, i.metrics)
+	ask := func(body io.Reader) *httptest.ResponseRecorder {
+		req := httptest.NewRequest("POST", "/inject", body)
+		req.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, req)
+		return w
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var writers []*io.PipeWriter
+		for range 3 * maxConcurrent {
+			body, w := io.Pipe()
+			writers = append(writers, w)
+			go ask(body)
+		}
+		synctest.Wait() // all of them wait for their bodies
+		if got := ask(strings.NewReader(reviewOf("shop", plainPod))); got.Code != 200 {
+			t.Errorf("%d %s", got.Code, got.Body)
+		}
+		for _, w := range writers {
+			_ = w.Close()
+		}
+	})
+}
+
+func TestBodiesAreBoundedTogether(t *testing.T) {
+	b := &budget{}
+	b.left.Store(100)
+	first, release, err := b.read(strings.NewReader(strings.Repeat("a", 60)))
+	if err != nil || len(first) != 60 {
+		t.Fatalf("%q %v", first, err)
+	}
+	_, busy, err := b.read(strings.NewReader(strings.Repeat("b", 60)))
+	if !errors.Is(err, errBusy) {
+		t.Errorf("beyond the budget: %v", err)
+	}
+	busy()
+	release()
+	broken, after, err := b.read(io.MultiReader(strings.NewReader("c"), iotest.ErrReader(io.ErrUnexpectedEOF)))
+	if !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("%q %v", broken, err)
+	}
+	after()
+	if left := b.left.Load(); left != 100 {
+		t.Errorf("%d bytes are left of 100 when all is released", left)
 	}
 }
 

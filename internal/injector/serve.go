@@ -1,6 +1,7 @@
 package injector
 
 import (
+	"bytes"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -16,9 +18,37 @@ import (
 const (
 	// maxReview bounds a request. The API server takes objects of up to 3 MiB, which may be there twice, and JSON of them.
 	maxReview = 8 << 20
-	// maxConcurrent bounds the requests that are answered at once; further ones wait.
+	// maxConcurrent bounds the requests that are answered at once; further ones wait. A request that is still being sent
+	// has no place yet, so that slow clients hold up nobody.
 	maxConcurrent = 32
+	// maxBodies bounds the bytes of all requests that are being sent or answered; what exceeds it is rejected.
+	maxBodies = 256 << 20
 )
+
+// budget is how many bytes may be held at once.
+type budget struct{ left atomic.Int64 }
+
+// errBusy is the error for a request for which the budget has nothing left.
+var errBusy = errors.New("too much is being reviewed: try again")
+
+// read reads everything, and returns what is to be called when it is not needed any more, also after an error.
+func (b *budget) read(from io.Reader) (all []byte, release func(), err error) {
+	taken := int64(0)
+	release = func() { b.left.Add(taken) }
+	var buffer bytes.Buffer
+	for err == nil {
+		var n int64
+		n, err = io.CopyN(&buffer, from, 32<<10)
+		taken += n
+		if b.left.Add(-n) < 0 {
+			return nil, release, errBusy
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return buffer.Bytes(), release, err
+}
 
 // webhookServer answers POST /inject with TLS, over HTTP/1.1 or HTTP/2.
 func (i *Injector) webhookServer() *http.Server {
@@ -63,6 +93,8 @@ func (i *Injector) adminServer() *http.Server {
 // handleReviews answers admission reviews.
 func handleReviews(r *reviewer, m *metrics) http.Handler {
 	places := make(chan struct{}, maxConcurrent)
+	bodies := &budget{}
+	bodies.left.Store(maxBodies)
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		began := time.Now()
 		reject := func(code int, format string, args ...any) {
@@ -78,19 +110,24 @@ func handleReviews(r *reviewer, m *metrics) http.Handler {
 			reject(http.StatusUnsupportedMediaType, "want Content-Type: application/json")
 			return
 		}
-		select {
-		case places <- struct{}{}:
-			defer func() { <-places }()
-		case <-req.Context().Done():
-			return
-		}
-		body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxReview))
+		body, release, err := bodies.read(http.MaxBytesReader(w, req.Body, maxReview))
+		defer release()
 		if err != nil {
+			if errors.Is(err, errBusy) {
+				reject(http.StatusServiceUnavailable, "%v", err)
+				return
+			}
 			if _, large := errors.AsType[*http.MaxBytesError](err); large {
 				reject(http.StatusRequestEntityTooLarge, "want at most %d MiB", maxReview>>20)
 				return
 			}
 			reject(http.StatusBadRequest, "reading the request: %v", err)
+			return
+		}
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+		case <-req.Context().Done():
 			return
 		}
 		answer, result, err := r.answer(body)

@@ -175,7 +175,7 @@ helm: $(if $(filter $(helm_built),$(HELM)),$(helm_built)) ## build Helm into .pe
 $(helm_built): test/chart/build $(wildcard test/chart/go.*)
 	test/chart/build $@
 
-# HOLDFAST_RELEASES names the folder in which test/release has left a release, whose images run in the cluster; otherwise one is made.
+# RELEASES names the folder in which test/release has left a release, whose images run in the cluster; otherwise one is made.
 releases := $(CURDIR)/.peers/releases
 
 # What continuous integration has time for.
@@ -188,8 +188,8 @@ ifneq ($(KUBERNETES_TEST),skip)
 	@$(MAKE) --no-print-directory kubernetes istio helm
 endif
 	$(if $(SHORT),,cd test/kubernetes/components && go test -count=1 $(GOTESTFLAGS) ./validation)
-	$(if $(HOLDFAST_RELEASES),,rm -rf $(releases) && bin/release -dist $(releases)/dist -version v0.1.0 -platforms linux/$$(go env GOARCH) -dirty)
-	$(call in-each,$(cluster),HOLDFAST_RELEASES=$(or $(HOLDFAST_RELEASES),$(releases)) go test -count=1 -timeout 120m -v $(SHORT) $(GOTESTFLAGS) .)
+	$(if $(RELEASES),,rm -rf $(releases) && bin/release -dist $(releases)/dist -version v0.1.0 -platforms linux/$$(go env GOARCH) -dirty)
+	$(call in-each,$(cluster),RELEASES=$(or $(RELEASES),$(releases)) go test -count=1 -timeout 120m -v $(SHORT) $(GOTESTFLAGS) .)
 
 # The Go of the Dockerfile: another one could compress otherwise.
 release_go := go$(shell sed -n 's/^ARG GO_VERSION=//p' Dockerfile)

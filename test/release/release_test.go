@@ -95,7 +95,7 @@ func keyFilesBefore(t testing.TB) (private, public string) {
 
 // kept is the folder of releases and keys.
 func kept() string {
-	if dir := os.Getenv("HOLDFAST_RELEASES"); dir != "" {
+	if dir := os.Getenv("RELEASES"); dir != "" {
 		return dir
 	}
 	return work
@@ -121,7 +121,7 @@ func releaseOf(t testing.TB, repository, dist string, env []string, args ...stri
 	}
 }
 
-// folder returns where a release is, and makes it if it was not yet. While one works on the tests, HOLDFAST_RELEASES names a
+// folder returns where a release is, and makes it if it was not yet. While one works on the tests, RELEASES names a
 // folder in which releases, and their keys, stay for the next run.
 func (m *made) folder(t testing.TB, name string, args ...string) string {
 	t.Helper()

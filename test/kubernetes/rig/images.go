@@ -38,10 +38,10 @@ func images() ([]cluster.Image, error) {
 	}, nil
 }
 
-// loadRelease gives the node holdfast's images as `make release` makes them: its archives for docker. HOLDFAST_RELEASES names a
+// loadRelease gives the node holdfast's images as `make release` makes them: its archives for docker. RELEASES names a
 // folder that has the release already, in "dist", where test/release leaves it; otherwise it is made.
 func loadRelease(node *cluster.Cluster, dir string) error {
-	releases := os.Getenv("HOLDFAST_RELEASES")
+	releases := os.Getenv("RELEASES")
 	dist := filepath.Join(releases, "dist")
 	if _, err := os.Stat(filepath.Join(dist, "SHA256SUMS")); releases == "" || err != nil {
 		dist = filepath.Join(dir, "dist")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 )
@@ -15,6 +16,18 @@ func helm() string {
 		return filepath.Join(dir, "helm")
 	}
 	return filepath.Join(Repository(), ".peers", "helm", "helm")
+}
+
+// Shell makes a command of bash in a directory, with kubectl and helm, and with all rights.
+func Shell(dir, commands string) *exec.Cmd {
+	cmd := Node.Command("bash", "-ec", "cd "+dir+"\n"+commands)
+	cmd.Env = append(cmd.Env, "KUBECONFIG="+Node.Kubeconfig(), "HOME="+dir)
+	for i, pair := range cmd.Env {
+		if path, ok := strings.CutPrefix(pair, "PATH="); ok {
+			cmd.Env[i] = "PATH=" + filepath.Dir(helm()) + ":" + path
+		}
+	}
+	return cmd
 }
 
 // Helm runs Helm with all rights, with what it keeps below a directory, and returns what it wrote to standard output.

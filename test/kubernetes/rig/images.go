@@ -17,7 +17,12 @@ const (
 	NextVersion = "v0.1.1"
 	// Agnhost is the image of applications; it has the program /load, too.
 	Agnhost = "registry.k8s.io/e2e-test-images/agnhost:2.53"
+	// Curl is the image of the application of docs/getting-started.md.
+	Curl = "docker.io/curlimages/curl:8.16.0"
 )
+
+// Dist is the folder of the release whose images run.
+var Dist string
 
 // images are those of others that the pods of all tests need.
 func images() ([]cluster.Image, error) {
@@ -29,8 +34,18 @@ func images() ([]cluster.Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The application of docs/getting-started.md: what it uses of that image is this machine's.
+	applications := []string{"/usr/bin/curl", "/usr/bin/sleep"}
+	curl, err := cluster.Libraries(applications...)
+	if err != nil {
+		return nil, err
+	}
+	for _, program := range applications {
+		curl = append(curl, cluster.File{Path: program, From: program, Mode: 0o755})
+	}
 	tmp := cluster.File{Path: "/tmp", Dir: true, Mode: os.ModeSticky | 0o777}
 	return []cluster.Image{
+		{Names: []string{Curl}, Files: curl, User: "100:101", Entrypoint: []string{"/usr/bin/curl"}},
 		{Names: []string{"localhost/pause:1"}, Files: []cluster.File{{Path: "/pause", From: filepath.Join(Programs, "pause")}}, User: "65535:65535", Entrypoint: []string{"/pause"}},
 		{Names: []string{Agnhost}, Files: []cluster.File{tmp, {Path: "/agnhost", From: filepath.Join(components(), "agnhost")}, {Path: "/load", From: filepath.Join(Programs, "load")}}, Entrypoint: []string{"/agnhost"}},
 		{Names: []string{"localhost/coredns:1"}, Files: []cluster.File{{Path: "/coredns", From: filepath.Join(components(), "coredns")}}, Entrypoint: []string{"/coredns"}},
@@ -51,6 +66,7 @@ func loadRelease(node *cluster.Cluster, dir string) error {
 			return fmt.Errorf("making the release with %s, which `make bin/release` builds: %w\n%s", program, err, out)
 		}
 	}
+	Dist = dist
 	// holdfast-istio takes Envoy out of Istio's proxy image; the tests' is the same Envoy.
 	for image, names := range map[string][]string{"holdfast": {"holdfast"}, "holdfast-envoy": {"holdfast-envoy", "holdfast-istio"}, "holdfast-mesh": {"holdfast-mesh"}, "holdfast-injector": {"holdfast-injector"}} {
 		const registry = "docker.io/library/"

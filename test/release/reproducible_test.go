@@ -35,7 +35,7 @@ func TestTwoBuildsInDifferentFoldersAreEqual(t *testing.T) {
 		env = append(env, "GOCACHE="+t.TempDir())
 	}
 	cmd := exec.Command("sh", "-c", `umask 077; exec "$@"`, "sh", filepath.Join(envoytest.Root(t), "bin", "release"),
-		"-repository", other, "-dist", two, "-fetched", filepath.Join(envoytest.Root(t), ".peers", "release"), "-dirty",
+		"-repository", other, "-dist", two, "-fetched", filepath.Join(envoytest.Root(t), ".peers", "release"), "-dirty", "-newer-debian",
 		"-version", version, "-platforms", platforms(), "-signing-key", private)
 	cmd.Env = append(os.Environ(), env...)
 	if out, err := cmd.CombinedOutput(); err != nil {

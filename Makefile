@@ -189,7 +189,7 @@ ifneq ($(KUBERNETES_TEST),skip)
 	@$(MAKE) --no-print-directory kubernetes istio helm
 endif
 	$(if $(SHORT),,cd test/kubernetes/components && go test -count=1 $(GOTESTFLAGS) ./validation)
-	$(if $(RELEASES),,rm -rf $(releases) && bin/release -dist $(releases)/dist -version v0.1.0 -platforms linux/$$(go env GOARCH) -dirty)
+	$(if $(RELEASES),,rm -rf $(releases) && bin/release -dist $(releases)/dist -version v0.1.0 -platforms linux/$$(go env GOARCH) -dirty -newer-debian)
 	$(call in-each,$(cluster),RELEASES=$(or $(RELEASES),$(releases)) go test -count=1 -timeout 120m -v $(SHORT) $(GOTESTFLAGS) .)
 
 # The Go of the Dockerfile: another one could compress otherwise.

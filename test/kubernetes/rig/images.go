@@ -61,7 +61,7 @@ func loadRelease(node *cluster.Cluster, dir string) error {
 	if _, err := os.Stat(filepath.Join(dist, "SHA256SUMS")); releases == "" || err != nil {
 		dist = filepath.Join(dir, "dist")
 		program := filepath.Join(Repository(), "bin", "release")
-		out, err := exec.Command(program, "-repository", Repository(), "-dist", dist, "-version", Version, "-platforms", "linux/"+runtime.GOARCH, "-dirty").CombinedOutput()
+		out, err := exec.Command(program, "-repository", Repository(), "-dist", dist, "-version", Version, "-platforms", "linux/"+runtime.GOARCH, "-dirty", "-newer-debian").CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("making the release with %s, which `make bin/release` builds: %w\n%s", program, err, out)
 		}

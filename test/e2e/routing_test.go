@@ -39,7 +39,7 @@ import (
 const (
 	routingSeed     = 1
 	routingTables   = 300
-	routingRequests = 120 // per table
+	routingRequests = 180 // per table
 	// routingDraws is how often a request is made of which a runtime fraction takes a share.
 	routingDraws = 100
 	// routingDrawn is for how many requests of a table this is done.
@@ -49,7 +49,8 @@ const (
 )
 
 // What routing.Find says of random requests to random tables is what Envoy does with them. Envoy's answers alone tell
-// that every kind of matcher has let requests through, and has held some off.
+// that every kind of matcher has let requests through, and has held some off; a sixth of the requests (-short) is too
+// few for the rarest kinds, which Envoy's draws of runtime fractions decide.
 func TestTheRouteMatcherAgreesWithEnvoy(t *testing.T) {
 	version, err := exec.CommandContext(t.Context(), envoytest.Binary(t), "--version").CombinedOutput()
 	if err != nil {
@@ -60,7 +61,7 @@ func TestTheRouteMatcherAgreesWithEnvoy(t *testing.T) {
 	}
 	requests := routingRequests
 	if testing.Short() {
-		requests /= 4
+		requests /= 6
 	}
 	tables := make([]*routeTable, routingTables)
 	generators := make([]routeGenerator, routingTables)
@@ -501,13 +502,13 @@ func (c *routeComparison) report() {
 	for _, name := range slices.Sorted(maps.Keys(c.kinds)) {
 		kind := c.kinds[name]
 		fmt.Fprintf(&table, "%-50s taken %5d, passed %5d\n", name, kind.taken, kind.passed)
-		if kind.taken == 0 && !slices.Contains(neverTaken, name) {
+		if !testing.Short() && kind.taken == 0 && !slices.Contains(neverTaken, name) {
 			c.Errorf("seed %d: no route with %q took a request", routingSeed, name)
 		}
 		if kind.taken > 0 && slices.Contains(neverTaken, name) {
 			c.Errorf("seed %d: a route with %q took a request", routingSeed, name)
 		}
-		if kind.passed == 0 && kind.passable {
+		if !testing.Short() && kind.passed == 0 && kind.passable {
 			c.Errorf("seed %d: no route was passed over because of %q", routingSeed, name)
 		}
 	}

@@ -181,9 +181,7 @@ func TestTheDashboardAndTheAlertsWithARealPrometheus(t *testing.T) {
 	w := newWorld(t, xdstest.Delta, xdstest.Delta)
 	server := w.controlPlaneCertificate()
 	restart := func() {
-		lis, err := testbed.Listen(w.cpAddr, limit)
-		w.check(err)
-		w.cp.Serve(lis, grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{server}})))
+		w.cp.Serve(w.listen(), grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{server}})))
 	}
 	w.cp.Stop()
 	restart()

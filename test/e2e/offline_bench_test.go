@@ -64,9 +64,7 @@ func BenchmarkSlowControlPlane(b *testing.B) {
 		b.Run(string(form), func(b *testing.B) {
 			w := newWorld(b, form, form)
 			w.cp.Stop()
-			lis, err := net.Listen("tcp", w.cpAddr)
-			w.check(err)
-			w.cp.Serve(lis, grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			w.cp.Serve(w.listen(), grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 				return next(srv, slowly{s})
 			}))
 			var direct, through []time.Duration
@@ -132,9 +130,7 @@ func BenchmarkReconnect(b *testing.B) {
 				w.cp.Set(xdstest.Cluster(fmt.Sprintf("cluster-%d", i), ""))
 			}
 			var written atomic.Int64
-			lis, err := net.Listen("tcp", w.cpAddr)
-			w.check(err)
-			w.cp.Serve(counted{lis, &written})
+			w.cp.Serve(counted{w.listen(), &written})
 			w.startAgent()
 			conn, err := grpc.NewClient("unix:"+w.path("xds.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 			w.check(err)

@@ -96,13 +96,8 @@ func newWorld(t T, above, below xdstest.Protocol) *world {
 	w.port = w.freePort()
 	w.url = fmt.Sprintf("http://127.0.0.1:%d/", w.port)
 	w.cp = xdstest.New(xdstest.Config{})
-	// It is listened on again when the control plane comes back.
-	lis, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(w.freePort())))
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.cpAddr = lis.Addr().String()
-	w.cp.Serve(lis)
+	w.cpAddr = net.JoinHostPort("127.0.0.1", strconv.Itoa(w.freePort()))
+	w.cp.Serve(w.listen())
 	t.Cleanup(w.cp.Stop)
 	w.cp.Set(w.mesh("c1")...)
 	return w
@@ -151,9 +146,15 @@ func (w *world) freePort() int {
 // that kept its state.
 func (w *world) restartControlPlane() {
 	w.Helper()
-	lis, err := net.Listen("tcp", w.cpAddr)
+	w.cp.Serve(w.listen())
+}
+
+// listen listens on the address of the control plane.
+func (w *world) listen() net.Listener {
+	w.Helper()
+	lis, err := testbed.Listen(w.cpAddr, limit)
 	w.check(err)
-	w.cp.Serve(lis)
+	return lis
 }
 
 // holdfast returns the binary under test.

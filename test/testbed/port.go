@@ -40,16 +40,27 @@ func FreePort() (int, error) {
 		if err != nil {
 			continue
 		}
-		lis, err := net.Listen("tcp", addr)
-		if err != nil {
+		if !isFree(addr) {
 			_ = mine.Close()
 			continue
 		}
-		_ = lis.Close()
 		reserved.sockets = append(reserved.sockets, mine)
 		return port, nil
 	}
 	return 0, fmt.Errorf("no free port from %d to %d", firstPort, lastPort)
+}
+
+// isFree reports whether nobody listens on an address. It does so while this process starts no other, which would have the
+// listener, and so the port, until it executes its program (syscall.ForkLock).
+func isFree(addr string) bool {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	lis, err := net.Listen("tcp", addr)
+	if err != nil {
+		return false
+	}
+	_ = lis.Close()
+	return true
 }
 
 // Listen listens on an address of FreePort, once more perhaps. A process that this one is just starting has

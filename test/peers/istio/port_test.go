@@ -5,6 +5,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 )
 
@@ -39,17 +40,28 @@ func freePort(t testing.TB) int {
 		if err != nil {
 			continue
 		}
-		lis, err := net.Listen("tcp", addr)
-		if err != nil {
+		if !isFree(addr) {
 			_ = mine.Close()
 			continue
 		}
-		_ = lis.Close()
 		reserved.sockets = append(reserved.sockets, mine)
 		return port
 	}
 	t.Fatalf("no free port from %d to %d", firstPort, lastPort)
 	return 0
+}
+
+// isFree reports whether nobody listens on an address. It does so while this process starts no other, which would have the
+// listener, and so the port, until it executes its program (syscall.ForkLock).
+func isFree(addr string) bool {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	lis, err := net.Listen("tcp", addr)
+	if err != nil {
+		return false
+	}
+	_ = lis.Close()
+	return true
 }
 
 // isCapture reports whether captured connections are redirected to a port, where an Envoy will listen.

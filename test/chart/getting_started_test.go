@@ -3,7 +3,6 @@ package chart
 import (
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -23,15 +22,7 @@ import (
 // steps returns the commands of docs/getting-started.md for Kubernetes, and the files that they write by the name.
 func steps(t *testing.T) (commands []string, files map[string]string) {
 	t.Helper()
-	page, err := os.ReadFile(filepath.Join(envoytest.Root(t), "docs", "getting-started.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	section, err := tutorial.Section(string(page), "## In Kubernetes")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks, err := tutorial.Blocks(section)
+	blocks, err := tutorial.Read(filepath.Join(envoytest.Root(t), "docs", "getting-started.md"), "## In Kubernetes")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,11 +12,7 @@ import (
 
 // The commands of docs/getting-started.md for a machine are run there one after the other, and print what the page says.
 func TestTheFirstStepsOnAMachinePrintWhatThePageSays(t *testing.T) {
-	section, err := tutorial.Section(read(t, root(t), "docs", "getting-started.md"), "## On a machine with systemd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks, err := tutorial.Blocks(section)
+	blocks, err := tutorial.Read(filepath.Join(envoytest.Root(t), "docs", "getting-started.md"), "## On a machine with systemd")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ package tutorial
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 )
@@ -42,8 +43,21 @@ func Blocks(page string) (all []Block, err error) {
 	return all, nil
 }
 
-// Section returns the part of a page under a heading, such as "## Try it", without the next heading of its level or above.
-func Section(page, heading string) (string, error) {
+// Read returns the blocks of a file's part under a heading, such as "## Try it", without the next heading of its level or above.
+func Read(file, heading string) ([]Block, error) {
+	page, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	part, err := section(string(page), heading)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return Blocks(part)
+}
+
+// section returns the part of a page under a heading.
+func section(page, heading string) (string, error) {
 	_, rest, ok := strings.Cut("\n"+page, "\n"+heading+"\n")
 	if !ok {
 		return "", fmt.Errorf("the page has no heading %q", heading)

@@ -1,6 +1,8 @@
 package tutorial
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 )
@@ -32,16 +34,16 @@ func TestTheCheckOfOutputsCanFail(t *testing.T) {
 const page = "# Title\n\n```sh\nbefore\n```\n## One\n\n```sh\n# a comment\none\n```\n```text\nout\n```\n### Part\n```sh again\ntwo\n```\n## Two\n```sh\nthree\n```\n"
 
 func TestASectionHasItsBlocks(t *testing.T) {
-	section, err := Section(page, "## One")
-	if err != nil {
+	file := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(file, []byte(page), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Blocks(section)
+	got, err := Read(file, "## One")
 	want := []Block{{Commands: "# a comment\none\n", Prints: true, Want: "out\n"}, {Again: true, Commands: "two\n"}}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err := Section(page, "## Three"); err == nil {
+	if _, err := Read(file, "## Three"); err == nil {
 		t.Error("there is a section that is not there")
 	}
 	for _, text := range []string{"```text\nout\n```\n", "```sh\na\n```\n```text\nb\n```\n```text\nc\n```\n"} {

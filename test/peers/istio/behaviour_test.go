@@ -78,6 +78,9 @@ func (w *world) compare(t *testing.T, g *group, dir, secrets, certs string) {
 		outcomes[plane.name] = make(map[*request][]*outcome)
 		for _, c := range g.cases {
 			for _, r := range c.requests {
+				if r.parallel {
+					e.propagated(t)
+				}
 				outcomes[plane.name][r] = w.run(r)
 				if g.Inbound && plane.name == "holdfast-mesh" {
 					w.explain(t, g, c, r, admin, outcomes[plane.name][r][0])

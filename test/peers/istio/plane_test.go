@@ -284,6 +284,15 @@ func (e *envoy) warm() error {
 	return nil
 }
 
+// propagated waits until the worker knows the hosts that earlier requests have added to ORIGINAL_DST clusters. A worker adds
+// a host by the main thread, and until that has told it of the host, each request to the same address gets a host of its
+// own, with connections of its own, which the circuit breakers count. The main thread answers the admin interface, too,
+// after what it was told before.
+func (e *envoy) propagated(t *testing.T) {
+	t.Helper()
+	e.get(t, "/ready")
+}
+
 func (e *envoy) get(t *testing.T, path string) string {
 	t.Helper()
 	client := http.Client{Timeout: 20 * time.Second}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -359,13 +360,21 @@ func (st *stream) run(ctx context.Context, cancel context.CancelFunc) error {
 // errReopen ends a stream so that another one to the same server is opened.
 var errReopen = errors.New("a new stream is needed to request a type from the beginning")
 
+// burst is the number of responses after which the receiver lets other goroutines run. With one processor (internal/procs)
+// nothing would otherwise be sent to a client before every response that has arrived was processed, and control plane and
+// clients would wait for the agent meanwhile, and the agent for them afterwards.
+const burst = 16
+
 func (st *stream) receiveAll(ctx context.Context) error {
-	for started := false; ; started = true {
+	for n := 0; ; n++ {
+		if n%burst == burst-1 {
+			runtime.Gosched()
+		}
 		msg, err := st.wire.recv(ctx)
 		if err != nil {
 			return fmt.Errorf("receiving: %w", err)
 		}
-		if !started {
+		if n == 0 {
 			if err := st.onAnswer(); err != nil {
 				return err
 			}

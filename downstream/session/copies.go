@@ -200,13 +200,15 @@ func (c *copies) all() iter.Seq2[string, *clientCopy] {
 	}
 }
 
-// share moves the copies that the client accepted to a set, if there are many, and reports
-// whether it did. No response may be in flight; sent is the number of responses that were sent, and
+// shareable reports whether there are so many own copies that share has something to do.
+func (c *copies) shareable(sets *resourceset.Pool) bool {
+	return len(c.own) >= max(c.shareAt, sets.Min(), c.common.Len()/8)
+}
+
+// share moves the copies that the client accepted to a set, and reports whether it did. They must be
+// shareable, and no response may be in flight; sent is the number of responses that were sent, and
 // key that of the resources that were.
 func (c *copies) share(sets *resourceset.Pool, sent uint64, key resourceset.Key) bool {
-	if len(c.own) < max(c.shareAt, sets.Min(), c.common.Len()/8) {
-		return false
-	}
 	if common := sets.Find(key); common != nil && c.equals(common) { // the most frequent case: a client like the others
 		*c = copies{common: common, sentBefore: sent, size: c.size}
 		return true

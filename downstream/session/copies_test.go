@@ -195,3 +195,36 @@ func (s *fakeState) put(r *xds.Resource) {
 	s.items[r.Type][r.Name] = xds.Item{Current: r, Status: xds.Acked}
 	s.revision++
 }
+
+// To share looks at everything that the client has: among many changes it is done once in a while, and at the latest
+// shareInterval after them.
+func TestChangesAreSharedOnceInAWhile(t *testing.T) {
+	for _, form := range []xds.Form{xds.Delta, xds.SotW} {
+		t.Run(form.String(), func(t *testing.T) {
+			state, names := endpointsOf(2 * resourceset.DefaultMin)
+			c := accept(t, form, resourceset.NewPool(resourceset.DefaultMin), state, names)
+			sub := c.types[xds.EndpointType]
+			first := sub.sent.common
+			at := sub.sharedAt
+			var next time.Time
+			for i, name := range names {
+				state.put(&xds.Resource{Type: xds.EndpointType, Name: name, Version: "2", Body: &anypb.Any{}})
+				c.Changed(xds.EndpointType, names[i:i+1], false)
+				c.drain(names)
+				_, next = c.Next(state, at)
+			}
+			if sub.sent.common != first || len(sub.sent.own) != len(names) {
+				t.Fatalf("%d changes at once were shared before the interval was over", len(names))
+			}
+			if !next.Equal(at.Add(shareInterval)) {
+				t.Fatalf("after the changes the session wants to be called at %v, not %v later", next, shareInterval)
+			}
+			if resp, again := c.Next(state, next); resp != nil || !again.IsZero() {
+				t.Errorf("a response %v, or another call at %v, though nothing happened", resp, again)
+			}
+			if sub.sent.common == first || len(sub.sent.own) > 0 {
+				t.Error("the changes are not shared after the interval")
+			}
+		})
+	}
+}

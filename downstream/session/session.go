@@ -250,7 +250,7 @@ func (s *Session) Request(req *Request) Effect {
 	for _, name := range req.surplus {
 		sub.surplus[name] = struct{}{}
 	}
-	sub.share()
+	sub.share(s.now)
 	return eff
 }
 
@@ -310,8 +310,7 @@ func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 	}
 	next := delayed
 	for _, sub := range s.ordered {
-		sub.share()
-		next = wake.Earliest(next, sub.completeAt)
+		next = wake.Earliest(next, sub.share(now), sub.completeAt)
 	}
 	clusters := s.types[xds.ClusterType]
 	if !delayed.IsZero() || clusters == nil || len(clusters.removals) == 0 {

@@ -37,6 +37,8 @@ type subscription struct {
 	// it, and cleared by the first complete response: until then an incomplete SotW response would
 	// delete some of that configuration.
 	inherited, resumed bool
+	// sharedAt is when share last did something.
+	sharedAt time.Time
 	// resumedAt is when a name was first found missing from the set of a resumed client.
 	// completeAt is when the set will count as complete nevertheless; the zero time for never.
 	resumedAt, completeAt time.Time
@@ -340,11 +342,25 @@ func (sub *subscription) setSent(r *xds.Resource) (h *clientCopy, changed bool) 
 	return h, changed
 }
 
+// shareInterval is the shortest time between two calls of share that do something, once there is a set: share looks at all
+// copies, which would be a tenth of the time of many updates.
+const shareInterval = time.Second
+
 // share stores what the client has accepted once for all clients that have the same, unless a response
-// is in flight.
-func (sub *subscription) share() {
-	if len(sub.inFlight) > 0 || !sub.sent.share(sub.cfg.Sets, sub.sentCount, resourceset.Key{Type: sub.url, Version: sub.sentVersion}) {
-		return
+// is in flight. It returns when it must be called again even if nothing else happens; the zero time for never.
+func (sub *subscription) share(now time.Time) (next time.Time) {
+	if !sub.sent.shareable(sub.cfg.Sets) {
+		return time.Time{}
+	}
+	if at := sub.sharedAt.Add(shareInterval); sub.sent.common != nil && now.Before(at) {
+		return at
+	}
+	if len(sub.inFlight) > 0 {
+		return time.Time{} // it is called when the client answers
+	}
+	sub.sharedAt = now
+	if !sub.sent.share(sub.cfg.Sets, sub.sentCount, resourceset.Key{Type: sub.url, Version: sub.sentVersion}) {
+		return time.Time{}
 	}
 	if sub.lastSet != nil {
 		sub.lastSet = sub.sent.common.Resources() // in the order of clientCopy.at
@@ -359,6 +375,7 @@ func (sub *subscription) share() {
 			*names = make(map[string]struct{})
 		}
 	}
+	return time.Time{}
 }
 
 func (sub *subscription) forget(name string) {

@@ -3,12 +3,14 @@ package e2e
 import (
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -59,6 +61,19 @@ func (w *world) seed() *admin.Seed {
 	return status.Groups[0].Seed
 }
 
+// published waits until the agent has published a seed with everything: the first one has what was accepted until then,
+// which may be less.
+func (w *world) published(file string) {
+	w.Helper()
+	whole := regexp.MustCompile(`msg="seed published" .*place=` + regexp.QuoteMeta(file) + ` resources=6 `)
+	w.check(testbed.Eventually(limit, func() error {
+		if !whole.MatchString(w.log()) {
+			return errors.New("no seed with all resources is published")
+		}
+		return nil
+	}))
+}
+
 // An agent publishes a seed. While the control plane is away, a pod that never ran before serves it, and when it is
 // back, Envoy gets the difference only (envoy#21644).
 func TestANewPodServesASeedDuringAnOutage(t *testing.T) {
@@ -66,7 +81,7 @@ func TestANewPodServesASeedDuringAnOutage(t *testing.T) {
 		private, public := w.seedKeys()
 		file := w.path("web.seed")
 		w.start("--state-dir", w.path("state"), "--seed-publish", file, "--seed-publish-every", "1s", "--seed-key", private)
-		w.check(testbed.Eventually(limit, func() error { _, err := os.Stat(file); return err }))
+		w.published(file)
 		w.says([]string{"status"}, "Seed in "+file)
 		from := []string{"--seed", file, "--seed-trust", public}
 

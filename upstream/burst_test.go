@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/upstream/session"
@@ -39,10 +40,7 @@ type watched struct {
 
 func (s *watched) Apply(u xds.Update, answer func(error)) {
 	s.state.Apply(u, answer)
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
+	wake.Signal(s.changed)
 }
 
 func TestClientsAreServedInTheMiddleOfABurst(t *testing.T) {

@@ -439,7 +439,7 @@ func (am *amending) drain() {
 				wantAt = wake.Earliest(wantAt, sub.share(am.now))
 			}
 		}
-		if g, w := responseOf(got), responseOf(want); g != w || got == nil && !at.Equal(wantAt) {
+		if g, w := responseOf(got), responseOf(want); g != w || !at.Equal(wantAt) {
 			am.fail("got  %s %v\nwant %s %v", g, at, w, wantAt)
 		}
 		more := am.subscriptions()

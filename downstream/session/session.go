@@ -317,7 +317,10 @@ func (s *Session) Next(v View, now time.Time) (*Response, time.Time) {
 		return nil, next
 	}
 	resp, removal := s.removeClusters(clusters, v)
-	return resp, wake.Earliest(next, removal)
+	if resp != nil {
+		return resp, time.Time{}
+	}
+	return nil, wake.Earliest(next, removal)
 }
 
 // SubscriptionChanges returns the changes that the Session made to the subscription on the

@@ -246,6 +246,7 @@ func TestASeedIsReadByTheVersionsBesideIt(t *testing.T) {
 		w.program = from.program
 		w.start("--state-dir", w.path("state"), "--seed-publish", published, "--seed-publish-every", "1s", "--seed-key", private)
 		w.published(published)
+		w.says([]string{"dump", "--type", "RDS"}, `"accepted"`)
 		if code, out := runProgram(t, from.program, nil, "export", "--seed", exported, "--seed-key", private, "--admin", "unix:"+w.path("admin.sock")); code != 0 || !strings.Contains(out, "RDS: 1") {
 			t.Fatalf("exit code %d:\n%s", code, out)
 		}

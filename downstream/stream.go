@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -276,6 +277,8 @@ func (st *stream) flush(ctx context.Context) (time.Time, error) {
 		if err != nil {
 			return time.Time{}, err
 		}
+		// With one processor (internal/procs) gRPC's writer would otherwise write it only when nothing else is to be sent.
+		runtime.Gosched()
 		st.server.cfg.Observer.Pushed(resp.Type, st.form.String(), len(resp.Resources), time.Since(began))
 		if !large {
 			continue

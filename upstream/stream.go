@@ -335,6 +335,8 @@ type stream struct {
 	health        Health        // nil for none
 	opened        time.Time     // before the first request
 
+	received time.Time // when the last response came; the receiver's own
+
 	mu      sync.Mutex
 	machine *session.Session
 	wakeAt  time.Time // when the sender wakes by itself; the zero time for never
@@ -364,6 +366,9 @@ var errReopen = errors.New("a new stream is needed to request a type from the be
 // nothing would otherwise be sent to a client before every response that has arrived was processed, and control plane and
 // clients would wait for the agent meanwhile, and the agent for them afterwards.
 const burst = 16
+
+// pause is the time without a response after which clients are served at once: it is not the middle of a burst.
+const pause = time.Millisecond
 
 func (st *stream) receiveAll(ctx context.Context) error {
 	for n := 0; ; n++ {
@@ -410,10 +415,14 @@ func (st *stream) receive(msg message) {
 	if update.First {
 		st.server.typeAnswered(update.Type)
 	}
-	st.server.cfg.Observer.Received(st.server.Name(), update.Type, len(update.Resources), update.Invalid())
 	typeURL, nonce := update.Type, update.Nonce // so that the function does not refer to the resources
 	update.ReceivedAt = now
 	st.apply(update.Update, func(nack error) { st.answer(typeURL, nonce, nack) })
+	if now.Sub(st.received) > pause {
+		runtime.Gosched()
+	}
+	st.received = now
+	st.server.cfg.Observer.Received(st.server.Name(), update.Type, len(update.Resources), update.Invalid())
 	if early {
 		wake.Signal(st.wake)
 	}

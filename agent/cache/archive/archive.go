@@ -228,13 +228,18 @@ func (a *Archive) shrink(p *pool) {
 
 // find returns the index of the record that ends at a time; -1 if there is none.
 func (n *name) find(until time.Time) int {
-	return slices.IndexFunc(n.records, func(r Record) bool { return r.Until.Equal(until) })
+	for i := range n.records {
+		if n.records[i].Until.Equal(until) {
+			return i
+		}
+	}
+	return -1
 }
 
 // same returns the content of a version that the name has already; nil for none.
 func (n *name) same(version string) *xds.Resource {
-	for _, r := range n.records {
-		if r.Resource != nil && r.Version == version {
+	for i := range n.records {
+		if r := &n.records[i]; r.Resource != nil && r.Version == version {
 			return r.Resource
 		}
 	}
@@ -245,8 +250,9 @@ func (n *name) same(version string) *xds.Resource {
 // that was less than Short, or the oldest.
 func (n *name) leastUseful() int {
 	least, at := Short, 0
-	for i, r := range n.records {
-		if lasted := r.Until.Sub(r.From); !r.From.IsZero() && lasted < Short && lasted <= least {
+	for i := range n.records {
+		r := &n.records[i]
+		if lasted := r.Until.Sub(r.From); lasted < Short && lasted <= least && !r.From.IsZero() {
 			least, at = lasted, i
 		}
 	}

@@ -12,7 +12,6 @@ package probation
 
 import (
 	"iter"
-	"maps"
 	"slices"
 	"time"
 
@@ -26,8 +25,8 @@ const StableAfter = time.Minute
 // Queue holds the contents of one type that one client ACKed and that are not stable yet. The zero
 // value is empty.
 type Queue struct {
-	list  []acked          // oldest first, also those that were interrupted
-	inUse map[string]acked // by name, those that were not
+	list   []acked         // oldest first, also those that were replaced or interrupted
+	newest map[string]*use // by name
 	// compactAt is the length of list from which on replaced contents are deleted from it: a name
 	// that changes all the time would keep each of its contents for StableAfter.
 	compactAt int
@@ -41,50 +40,63 @@ const minCompact = 1024
 type acked struct {
 	resource *xds.Resource
 	at       time.Duration
+	newest   *use // of the name
+}
+
+// replaced reports whether the client has ACKed another content in its place since. It needs no lookup
+// of the name: with hundreds of changes a second it is asked for each.
+func (a acked) replaced() bool { return a.newest.resource != a.resource || a.newest.at != a.at }
+
+// use is the content of a name that the client ACKed last.
+type use struct {
+	resource    *xds.Resource
+	at          time.Duration
+	interrupted bool
 }
 
 // Begin records that the client ACKed a content. It reports whether the queue was empty.
 func (q *Queue) Begin(r *xds.Resource, at time.Duration) (first bool) {
-	if last, ok := q.inUse[r.Name]; ok && last.resource.Version == r.Version {
+	u := q.newest[r.Name]
+	switch {
+	case u == nil:
+		if q.newest == nil {
+			q.newest = make(map[string]*use)
+		}
+		u = &use{}
+		q.newest[r.Name] = u
+	case !u.interrupted && u.resource.Version == r.Version:
 		return false // the client has used it since then
 	}
-	if q.inUse == nil {
-		q.inUse = make(map[string]acked)
-	}
-	p := acked{r, at}
-	q.inUse[r.Name] = p
-	q.list = append(q.list, p)
+	*u = use{resource: r, at: at}
+	q.list = append(q.list, acked{r, at, u})
 	if len(q.list) > max(q.compactAt, minCompact) {
-		q.deleteReplaced()
+		q.list = slices.Clone(slices.DeleteFunc(q.list, acked.replaced))
 		q.compactAt = 2 * len(q.list)
 	}
 	return len(q.list) == 1
 }
 
-// deleteReplaced deletes the contents in whose place the client has ACKed another one since.
-func (q *Queue) deleteReplaced() {
-	newest := make(map[string]acked, len(q.list))
-	for _, p := range q.list {
-		newest[p.resource.Name] = p
-	}
-	q.list = slices.Clone(slices.DeleteFunc(q.list, func(p acked) bool { return newest[p.resource.Name] != p }))
-}
-
 // Interrupt records that the client does not use the content of a name any more. If the content
 // comes back, its time starts again.
-func (q *Queue) Interrupt(name string) { delete(q.inUse, name) }
+func (q *Queue) Interrupt(name string) {
+	if u := q.newest[name]; u != nil {
+		u.interrupted = true
+	}
+}
 
 // InterruptWhere interrupts each content for which unused returns true.
 func (q *Queue) InterruptWhere(unused func(*xds.Resource) bool) {
-	maps.DeleteFunc(q.inUse, func(_ string, p acked) bool { return unused(p.resource) })
+	for _, u := range q.newest {
+		u.interrupted = u.interrupted || unused(u.resource)
+	}
 }
 
 // All yields every content in the queue, also those that were interrupted. It may lack contents in
 // whose place the client has ACKed another one since.
 func (q *Queue) All() iter.Seq[*xds.Resource] {
 	return func(yield func(*xds.Resource) bool) {
-		for _, p := range q.list {
-			if !yield(p.resource) {
+		for _, a := range q.list {
+			if !yield(a.resource) {
 				return
 			}
 		}
@@ -97,14 +109,16 @@ func (q *Queue) All() iter.Seq[*xds.Resource] {
 func (q *Queue) Promote(until time.Duration, stable func(*xds.Resource)) (oldest time.Duration, ok bool) {
 	passed := 0
 	for passed < len(q.list) && q.list[passed].at <= until {
-		if p := q.list[passed]; q.inUse[p.resource.Name] == p {
-			delete(q.inUse, p.resource.Name)
-			stable(p.resource)
+		if a := q.list[passed]; !a.replaced() {
+			delete(q.newest, a.resource.Name)
+			if !a.newest.interrupted {
+				stable(a.resource)
+			}
 		}
 		passed++
 	}
 	if q.list = q.list[passed:]; len(q.list) == 0 {
-		q.list, q.inUse = nil, nil
+		q.list, q.newest = nil, nil
 		return 0, false
 	}
 	return q.list[0].at, true

@@ -30,6 +30,7 @@ func TestAContentIsStableAfterAClientHasHadNothingElseForLongEnough(t *testing.T
 	} {
 		t.Run(name, func(t *testing.T) {
 			var c Queue
+			contents := make(map[string]*xds.Resource) // the cache has each content once
 			for _, step := range steps {
 				what, want, _ := strings.Cut(step, " = ")
 				at, does, _ := strings.Cut(what, " ")
@@ -39,7 +40,10 @@ func TestAContentIsStableAfterAClientHasHadNothingElseForLongEnough(t *testing.T
 				}
 				switch {
 				case strings.HasPrefix(does, "+"):
-					c.Begin(res(does[1:]), seconds)
+					if contents[does] == nil {
+						contents[does] = res(does[1:])
+					}
+					c.Begin(contents[does], seconds)
 				case strings.HasPrefix(does, "-"):
 					c.Interrupt(does[1:])
 				case strings.HasPrefix(does, "keep "):

@@ -18,10 +18,13 @@ import (
 // The garbage that may accumulate before a collection: gcPercent of the live heap, but at least
 // minGarbage, because frequent small collections cost time, and at most maxGarbage, which is enough to
 // justify a collection of a large heap; in bytes. Go's default is 100 percent of the live heap.
+// While collections come at intervals of less than often although the live heap does not grow, thousands of
+// updates a second replace each other, and it is maxGarbage: a fifth of the CPU time would be collections.
 const (
 	gcPercent  = 50
 	minGarbage = 8 << 20
 	maxGarbage = 24 << 20
+	often      = 200 * time.Millisecond
 )
 
 // heapShare is the part of the container's memory that Go may use before it collects more often. The
@@ -44,9 +47,11 @@ func Limit(environ func(string) string, container uint64, log *slog.Logger) {
 // followHeap sets GOGC according to the live heap, now and after each collection.
 func followHeap() {
 	percent := 0
+	var rhythm gcRhythm
 	var after func(*gcSentinel)
 	after = func(of *gcSentinel) {
-		if p := gcPercentFor(readHeap().live); p != percent {
+		live := readHeap().live
+		if p := gcPercentFor(live, rhythm.churns(live, time.Now())); p != percent {
 			percent = p
 			debug.SetGCPercent(p)
 		}
@@ -55,14 +60,31 @@ func followHeap() {
 	after(&gcSentinel{})
 }
 
+// gcRhythm knows the live heap after the last collection, and when that was.
+type gcRhythm struct {
+	live uint64
+	at   time.Time
+}
+
+// churns reports, after a collection, whether it came soon after the last one although the live heap has grown by
+// an eighth at most.
+func (r *gcRhythm) churns(live uint64, now time.Time) bool {
+	last := *r
+	*r = gcRhythm{live, now}
+	return now.Sub(last.at) < often && live <= last.live+last.live/8
+}
+
 // gcSentinel is an object that becomes garbage immediately, so that its finalizer runs after each
 // collection. Its size is 16 bytes because smaller objects may share a block with live ones.
 type gcSentinel struct{ _ [16]byte }
 
 // gcPercentFor returns GOGC for a live heap, in steps, because changing it stops the process.
-func gcPercentFor(live uint64) int {
+func gcPercentFor(live uint64, churns bool) int {
 	live = max(live, 1<<20)
 	garbage := min(max(live*gcPercent/100, minGarbage), maxGarbage)
+	if churns {
+		garbage = maxGarbage
+	}
 	percent := int(garbage * 100 / live)
 	return max(percent-percent%10, 10)
 }

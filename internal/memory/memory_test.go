@@ -28,8 +28,8 @@ func TestTheCollectorFollowsTheContainerUnlessTheEnvironmentSaysOtherwise(t *tes
 		percent int
 		limit   int64
 	}{
-		{"a limit", nil, 1000, gcPercentFor(readHeap().live), 800},
-		{"no limit", nil, 0, gcPercentFor(readHeap().live), math.MaxInt64},
+		{"a limit", nil, 1000, gcPercentFor(readHeap().live, false), 800},
+		{"no limit", nil, 0, gcPercentFor(readHeap().live, false), math.MaxInt64},
 		{"of the environment", map[string]string{"GOGC": "100", "GOMEMLIMIT": "1GiB"}, 1000, 100, math.MaxInt64},
 	} {
 		debug.SetGCPercent(100)
@@ -92,9 +92,35 @@ func TestABurstIsOverWhenNothingMuchIsAllocated(t *testing.T) {
 
 func TestTheRoomForGarbageFollowsWhatIsHeld(t *testing.T) {
 	const mib = 1 << 20
-	for live, want := range map[uint64]int{0: 800, 2 * mib: 400, 8 * mib: 100, 40 * mib: 50, 96 * mib: 20, 192 * mib: 10, 1024 * mib: 10} {
-		if got := gcPercentFor(live); got != want {
-			t.Errorf("GOGC is %d where %d MiB are held, want %d", got, live/mib, want)
+	for live, want := range map[uint64]struct{ usual, churns int }{
+		0: {800, 2400}, 2 * mib: {400, 1200}, 8 * mib: {100, 300}, 40 * mib: {50, 60}, 96 * mib: {20, 20}, 192 * mib: {10, 10}, 1024 * mib: {10, 10},
+	} {
+		if got, churns := gcPercentFor(live, false), gcPercentFor(live, true); got != want.usual || churns != want.churns {
+			t.Errorf("GOGC is %d where %d MiB are held, and %d while updates replace each other, want %v", got, live/mib, churns, want)
+		}
+	}
+}
+
+// There is more room for garbage while updates replace each other, but not while the heap grows: its greatest size counts.
+func TestUpdatesThatReplaceEachOtherAreTold(t *testing.T) {
+	const mib = 1 << 20
+	var rhythm gcRhythm
+	at := time.Now()
+	for i, collection := range []struct {
+		after  time.Duration
+		live   uint64
+		churns bool
+	}{
+		{0, 8 * mib, false},
+		{often - 1, 8 * mib, true},
+		{often - 1, 9 * mib, true},
+		{often - 1, 11 * mib, false}, // grown
+		{often - 1, 7 * mib, true},
+		{often, 7 * mib, false}, // seldom enough
+	} {
+		at = at.Add(collection.after)
+		if got := rhythm.churns(collection.live, at); got != collection.churns {
+			t.Errorf("collection %d: churns is %v", i, got)
 		}
 	}
 }

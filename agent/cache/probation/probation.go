@@ -25,8 +25,8 @@ const StableAfter = time.Minute
 // Queue holds the contents of one type that one client ACKed and that are not stable yet. The zero
 // value is empty.
 type Queue struct {
-	list   []acked         // oldest first, also those that were replaced or interrupted
-	newest map[string]*use // by name
+	list   []acked          // oldest first, also those that were replaced or interrupted
+	newest map[string]acked // by name, the last one in list, or that as interrupted
 	// compactAt is the length of list from which on replaced contents are deleted from it: a name
 	// that changes all the time would keep each of its contents for StableAfter.
 	compactAt int
@@ -36,58 +36,58 @@ type Queue struct {
 const minCompact = 1024
 
 // acked is a content and when the client ACKed it, as a duration since the owner was created: that
-// takes a third of the memory of a time.
+// takes a third of the memory of a time. The duration of one that was interrupted is inverted, bit by bit.
 type acked struct {
 	resource *xds.Resource
 	at       time.Duration
-	newest   *use // of the name
 }
 
-// replaced reports whether the client has ACKed another content in its place since. It needs no lookup
-// of the name: with hundreds of changes a second it is asked for each.
-func (a acked) replaced() bool { return a.newest.resource != a.resource || a.newest.at != a.at }
+func (a acked) isInterrupted() bool { return a.at < 0 }
 
-// use is the content of a name that the client ACKed last.
-type use struct {
-	resource    *xds.Resource
-	at          time.Duration
-	interrupted bool
+func (a acked) interrupted() acked {
+	if !a.isInterrupted() {
+		a.at = ^a.at
+	}
+	return a
 }
 
 // Begin records that the client ACKed a content. It reports whether the queue was empty.
 func (q *Queue) Begin(r *xds.Resource, at time.Duration) (first bool) {
-	u := q.newest[r.Name]
-	switch {
-	case u == nil:
-		if q.newest == nil {
-			q.newest = make(map[string]*use)
-		}
-		u = &use{}
-		q.newest[r.Name] = u
-	case !u.interrupted && u.resource.Version == r.Version:
+	if last, ok := q.newest[r.Name]; ok && !last.isInterrupted() && last.resource.Version == r.Version {
 		return false // the client has used it since then
 	}
-	*u = use{resource: r, at: at}
-	q.list = append(q.list, acked{r, at, u})
+	if q.newest == nil {
+		q.newest = make(map[string]acked)
+	}
+	a := acked{r, at}
+	q.newest[r.Name] = a
+	q.list = append(q.list, a)
 	if len(q.list) > max(q.compactAt, minCompact) {
-		q.list = slices.Clone(slices.DeleteFunc(q.list, acked.replaced))
+		q.list = slices.Clone(slices.DeleteFunc(q.list, q.replaced))
 		q.compactAt = 2 * len(q.list)
 	}
 	return len(q.list) == 1
 }
 
+// replaced reports whether the client has ACKed another content in its place since.
+func (q *Queue) replaced(a acked) bool {
+	return q.newest[a.resource.Name].interrupted() != a.interrupted()
+}
+
 // Interrupt records that the client does not use the content of a name any more. If the content
 // comes back, its time starts again.
 func (q *Queue) Interrupt(name string) {
-	if u := q.newest[name]; u != nil {
-		u.interrupted = true
+	if last, ok := q.newest[name]; ok {
+		q.newest[name] = last.interrupted()
 	}
 }
 
 // InterruptWhere interrupts each content for which unused returns true.
 func (q *Queue) InterruptWhere(unused func(*xds.Resource) bool) {
-	for _, u := range q.newest {
-		u.interrupted = u.interrupted || unused(u.resource)
+	for name, last := range q.newest {
+		if unused(last.resource) {
+			q.newest[name] = last.interrupted()
+		}
 	}
 }
 
@@ -109,13 +109,16 @@ func (q *Queue) All() iter.Seq[*xds.Resource] {
 func (q *Queue) Promote(until time.Duration, stable func(*xds.Resource)) (oldest time.Duration, ok bool) {
 	passed := 0
 	for passed < len(q.list) && q.list[passed].at <= until {
-		if a := q.list[passed]; !a.replaced() {
-			delete(q.newest, a.resource.Name)
-			if !a.newest.interrupted {
-				stable(a.resource)
-			}
-		}
+		a := q.list[passed]
 		passed++
+		if q.replaced(a) {
+			continue
+		}
+		last := q.newest[a.resource.Name]
+		delete(q.newest, a.resource.Name)
+		if !last.isInterrupted() {
+			stable(a.resource)
+		}
 	}
 	if q.list = q.list[passed:]; len(q.list) == 0 {
 		q.list, q.newest = nil, nil

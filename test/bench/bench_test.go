@@ -40,7 +40,7 @@ func TestEveryKindOfCaseDeliversWithEveryTarget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kinds := "^(delta-update-of-20|sotw-push-of-200|sotw-push-of-200-delta-client|delta-rate.*|clients-3|memory-500.*|cpu.*|reconnect.*|start.*|outage|client-never-acks|streams.*|scaling.*)$"
+	kinds := "^(delta-update-of-20|delta-update-of-20-in-turns|sotw-push-of-200|sotw-push-of-200-delta-client|delta-rate.*|clients-3|memory-500.*|cpu.*|reconnect.*|start.*|outage|client-never-acks|streams.*|scaling.*)$"
 	var table, progress bytes.Buffer
 	err = command(t.Context(), []string{"-quick", "-cases", kinds, "-holdfast", holdfast, "-out", out, "-plots", dir}, &table, &progress)
 	if err != nil {
@@ -60,6 +60,7 @@ func TestEveryKindOfCaseDeliversWithEveryTarget(t *testing.T) {
 	}
 	for _, key := range []string{
 		"delta-update-of-20 p50 direct", "delta-update-of-20 p50 pipe", "delta-update-of-20 p50 holdfast",
+		"delta-update-of-20-in-turns p50 direct", "delta-update-of-20-in-turns p99 pipe", "delta-update-of-20-in-turns p50 holdfast",
 		"sotw-push-of-200-delta-client p99 holdfast", "delta-rate rate holdfast", "clients-3 all-full holdfast",
 		"memory-500 heap holdfast", "memory-500-in-parts peak holdfast", "cpu-delta-updates per-1000 pipe", "cpu-sotw-push per-100MB holdfast",
 		"reconnect-resending upstream holdfast", "reconnect-resending downstream direct", "start-with-200-stored first-answer holdfast",

@@ -27,6 +27,9 @@ type measurement struct {
 	// those targets cannot do what this one asks for.
 	versus string
 	run    func(ctx context.Context, p *plan, t target) ([]sample, error)
+	// inTurns, if it is set, is called instead of run, once for all targets: it measures each of them in each of a
+	// number of rounds, and hands what it has measured to add.
+	inTurns func(ctx context.Context, p *plan, of []target, rounds int, add func(target, []sample)) error
 }
 
 func agents(t target) bool     { return t.agent }
@@ -79,6 +82,29 @@ func (r *runner) measure(ctx context.Context, c measurement) ([]result, error) {
 	failed := make(map[string]bool)
 	values := make(map[string]map[string]*series)
 	var metrics []string // in the order in which they appeared
+	add := func(t target, samples []sample) {
+		if values[t.name] == nil {
+			values[t.name] = make(map[string]*series)
+		}
+		for _, s := range samples {
+			if values[t.name][s.metric] == nil {
+				values[t.name][s.metric] = &series{unit: s.unit}
+			}
+			of := values[t.name][s.metric]
+			of.values = append(of.values, s.value)
+			if !slices.Contains(metrics, s.metric) {
+				metrics = append(metrics, s.metric)
+			}
+		}
+	}
+	if c.inTurns != nil {
+		ctx, cancel := context.WithTimeout(ctx, r.plan.limit*time.Duration(rounds*len(r.targets)))
+		defer cancel()
+		if err := c.inTurns(ctx, r.plan, r.targets, rounds, add); err != nil {
+			failures = append(failures, fmt.Errorf("%s: %w", c.name, err))
+		}
+		rounds = 0
+	}
 	for round := range rounds {
 		for _, t := range r.targets {
 			if failed[t.name] || c.on != nil && !c.on(t) {
@@ -91,19 +117,7 @@ func (r *runner) measure(ctx context.Context, c measurement) ([]result, error) {
 				failures = append(failures, fmt.Errorf("%s, %s: %w", c.name, t.name, err))
 				continue
 			}
-			if values[t.name] == nil {
-				values[t.name] = make(map[string]*series)
-			}
-			for _, s := range samples {
-				if values[t.name][s.metric] == nil {
-					values[t.name][s.metric] = &series{unit: s.unit}
-				}
-				of := values[t.name][s.metric]
-				of.values = append(of.values, s.value)
-				if !slices.Contains(metrics, s.metric) {
-					metrics = append(metrics, s.metric)
-				}
-			}
+			add(t, samples)
 		}
 	}
 	var results []result

@@ -18,13 +18,16 @@ import (
 // The garbage that may accumulate before a collection: gcPercent of the live heap, but at least
 // minGarbage, because frequent small collections cost time, and at most maxGarbage, which is enough to
 // justify a collection of a large heap; in bytes. Go's default is 100 percent of the live heap.
-// While collections come at intervals of less than often although the live heap does not grow, thousands of
-// updates a second replace each other, and it is maxGarbage: a fifth of the CPU time would be collections.
+// When collections have come at intervals of less than often sustained times in a row although the live heap
+// did not grow, thousands of updates a second replace each other, and it is maxGarbage: a fifth of the CPU time
+// would be collections. After a single burst, such as the first configuration, more room would have left
+// more gaps between what is kept.
 const (
 	gcPercent  = 50
 	minGarbage = 8 << 20
 	maxGarbage = 24 << 20
 	often      = 200 * time.Millisecond
+	sustained  = 8
 )
 
 // heapShare is the part of the container's memory that Go may use before it collects more often. The
@@ -60,18 +63,24 @@ func followHeap() {
 	after(&gcSentinel{})
 }
 
-// gcRhythm knows the live heap after the last collection, and when that was.
+// gcRhythm knows the live heap after the last collection, when that was, and how many collections in a row have come
+// soon after the one before without growth.
 type gcRhythm struct {
 	live uint64
 	at   time.Time
+	soon int
 }
 
-// churns reports, after a collection, whether it came soon after the last one although the live heap has grown by
-// an eighth at most.
+// churns reports, after a collection, whether garbage has accumulated fast for a while, and nothing else: the live heap
+// has grown by an eighth at most between two collections.
 func (r *gcRhythm) churns(live uint64, now time.Time) bool {
-	last := *r
-	*r = gcRhythm{live, now}
-	return now.Sub(last.at) < often && live <= last.live+last.live/8
+	if now.Sub(r.at) < often && live <= r.live+r.live/8 {
+		r.soon++
+	} else {
+		r.soon = 0
+	}
+	r.live, r.at = live, now
+	return r.soon >= sustained
 }
 
 // gcSentinel is an object that becomes garbage immediately, so that its finalizer runs after each

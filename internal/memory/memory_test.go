@@ -104,23 +104,33 @@ func TestTheRoomForGarbageFollowsWhatIsHeld(t *testing.T) {
 // There is more room for garbage while updates replace each other, but not while the heap grows: its greatest size counts.
 func TestUpdatesThatReplaceEachOtherAreTold(t *testing.T) {
 	const mib = 1 << 20
-	var rhythm gcRhythm
-	at := time.Now()
-	for i, collection := range []struct {
+	for name, ending := range map[string]struct {
 		after  time.Duration
 		live   uint64
 		churns bool
 	}{
-		{0, 8 * mib, false},
-		{often - 1, 8 * mib, true},
-		{often - 1, 9 * mib, true},
-		{often - 1, 11 * mib, false}, // grown
-		{often - 1, 7 * mib, true},
-		{often, 7 * mib, false}, // seldom enough
+		"they go on":            {often - 1, 8 * mib, true},
+		"a little more is held": {often - 1, 9 * mib, true},
+		"the heap has grown":    {often - 1, 10 * mib, false},
+		"less is held":          {often - 1, 7 * mib, true},
+		"a pause":               {often, 8 * mib, false},
 	} {
-		at = at.Add(collection.after)
-		if got := rhythm.churns(collection.live, at); got != collection.churns {
-			t.Errorf("collection %d: churns is %v", i, got)
+		var rhythm gcRhythm
+		at := time.Now()
+		collect := func(after time.Duration, live uint64) bool {
+			at = at.Add(after)
+			return rhythm.churns(live, at)
+		}
+		for i := range sustained {
+			if collect(often-1, 8*mib) {
+				t.Fatalf("%s: after %d collections", name, i+1)
+			}
+		}
+		if got := collect(ending.after, ending.live); got != ending.churns {
+			t.Errorf("%s: churns is %v", name, got)
+		}
+		if again := collect(often-1, ending.live); again != ending.churns {
+			t.Errorf("%s: churns is %v after another collection", name, again)
 		}
 	}
 }

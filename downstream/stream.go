@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/downstream/codec"
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/procs"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -277,9 +277,12 @@ func (st *stream) flush(ctx context.Context) (time.Time, error) {
 		if err != nil {
 			return time.Time{}, err
 		}
-		// With one processor (internal/procs) gRPC's writer would otherwise write it only when nothing else is to be sent.
-		runtime.Gosched()
-		st.server.cfg.Observer.Pushed(resp.Type, st.form.String(), len(resp.Resources), time.Since(began))
+		took := time.Since(began)
+		// gRPC's writer would otherwise write it only when nothing else is to be sent. Twice, because the writer itself
+		// lets others run before it writes less than 1,000 bytes.
+		procs.Yield()
+		procs.Yield()
+		st.server.cfg.Observer.Pushed(resp.Type, st.form.String(), len(resp.Resources), took)
 		if !large {
 			continue
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/holdfast-xds/holdfast/internal/procs"
 	"github.com/holdfast-xds/holdfast/internal/reconnect"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/wake"
@@ -335,7 +335,7 @@ type stream struct {
 	health        Health        // nil for none
 	opened        time.Time     // before the first request
 
-	received time.Time // when the last response came; the receiver's own
+	idleSince time.Time // when the last response had been processed; the receiver's own
 
 	mu      sync.Mutex
 	machine *session.Session
@@ -367,13 +367,13 @@ var errReopen = errors.New("a new stream is needed to request a type from the be
 // clients would wait for the agent meanwhile, and the agent for them afterwards.
 const burst = 16
 
-// pause is the time without a response after which clients are served at once: it is not the middle of a burst.
+// pause is how long the receiver must have waited for a response to serve clients at once: it is not the middle of a burst.
 const pause = time.Millisecond
 
 func (st *stream) receiveAll(ctx context.Context) error {
 	for n := 0; ; n++ {
 		if n%burst == burst-1 {
-			runtime.Gosched()
+			procs.Yield()
 		}
 		msg, err := st.wire.recv(ctx)
 		if err != nil {
@@ -385,6 +385,7 @@ func (st *stream) receiveAll(ctx context.Context) error {
 			}
 		}
 		st.receive(msg)
+		st.idleSince = time.Now()
 	}
 }
 
@@ -418,10 +419,9 @@ func (st *stream) receive(msg message) {
 	typeURL, nonce := update.Type, update.Nonce // so that the function does not refer to the resources
 	update.ReceivedAt = now
 	st.apply(update.Update, func(nack error) { st.answer(typeURL, nonce, nack) })
-	if now.Sub(st.received) > pause {
-		runtime.Gosched()
+	if now.Sub(st.idleSince) > pause {
+		procs.Yield()
 	}
-	st.received = now
 	st.server.cfg.Observer.Received(st.server.Name(), update.Type, len(update.Resources), update.Invalid())
 	if early {
 		wake.Signal(st.wake)

@@ -18,17 +18,20 @@ import (
 // The garbage that may accumulate before a collection: gcPercent of the live heap, but at least
 // minGarbage, because frequent small collections cost time, and at most maxGarbage, which is enough to
 // justify a collection of a large heap; in bytes. Go's default is 100 percent of the live heap.
-// When collections have come at intervals of less than often sustained times in a row although the live heap
-// did not grow, thousands of updates a second replace each other, and it is maxGarbage: a fifth of the CPU time
-// would be collections. After a single burst, such as the first configuration, more room would have left
-// more gaps between what is kept.
+// While tens of thousands of updates a second replace each other, it is maxGarbage, because a fifth of the CPU time
+// would be collections: if in each of the last churnFor intervals between collections at least churnRate bytes were
+// allocated a second, and the live heap grew by an eighth at most. After a single burst, such as the first
+// configuration, more room would have left more gaps between what is kept.
 const (
 	gcPercent  = 50
 	minGarbage = 8 << 20
 	maxGarbage = 24 << 20
-	often      = 200 * time.Millisecond
-	sustained  = 8
+	churnRate  = 40 << 20
+	churnFor   = 8
 )
+
+// minHeap is Go's least size of the heap before a collection, for a GOGC of 100, in bytes.
+const minHeap = 4 << 20
 
 // heapShare is the part of the container's memory that Go may use before it collects more often. The
 // rest is for memory that Go does not count, and for an Envoy in the same container.
@@ -53,8 +56,8 @@ func followHeap() {
 	var rhythm gcRhythm
 	var after func(*gcSentinel)
 	after = func(of *gcSentinel) {
-		live := readHeap().live
-		if p := gcPercentFor(live, rhythm.churns(live, time.Now())); p != percent {
+		h := readHeap()
+		if p := gcPercentFor(h.live, rhythm.churns(h, time.Now())); p != percent {
 			percent = p
 			debug.SetGCPercent(p)
 		}
@@ -63,39 +66,41 @@ func followHeap() {
 	after(&gcSentinel{})
 }
 
-// gcRhythm knows the live heap after the last collection, when that was, and how many collections in a row have come
-// soon after the one before without growth.
+// gcRhythm knows the heap after the last collection, when that was, and how many intervals in a row were churn.
 type gcRhythm struct {
-	live uint64
-	at   time.Time
-	soon int
+	heap
+	at    time.Time
+	churn int
 }
 
-// churns reports, after a collection, whether garbage has accumulated fast for a while, and nothing else: the live heap
-// has grown by an eighth at most between two collections.
-func (r *gcRhythm) churns(live uint64, now time.Time) bool {
-	if now.Sub(r.at) < often && live <= r.live+r.live/8 {
-		r.soon++
+// churns reports, after a collection, whether there has been churn for long enough: much was allocated, and hardly
+// more than before is held.
+func (r *gcRhythm) churns(h heap, now time.Time) bool {
+	rate := float64(h.allocated-r.allocated) / max(now.Sub(r.at).Seconds(), 1e-6)
+	if rate >= churnRate && h.live <= r.live+r.live/8 {
+		r.churn++
 	} else {
-		r.soon = 0
+		r.churn = 0
 	}
-	r.live, r.at = live, now
-	return r.soon >= sustained
+	r.heap, r.at = h, now
+	return r.churn >= churnFor
 }
 
 // gcSentinel is an object that becomes garbage immediately, so that its finalizer runs after each
 // collection. Its size is 16 bytes because smaller objects may share a block with live ones.
 type gcSentinel struct{ _ [16]byte }
 
-// gcPercentFor returns GOGC for a live heap, in steps, because changing it stops the process.
+// gcPercentFor returns GOGC for a live heap, in steps, because changing it stops the process. churns is as in
+// gcRhythm.
 func gcPercentFor(live uint64, churns bool) int {
 	live = max(live, 1<<20)
 	garbage := min(max(live*gcPercent/100, minGarbage), maxGarbage)
+	percent := garbage * 100 / live
 	if churns {
-		garbage = maxGarbage
+		// A small heap may be as large as GOGC allows it for minHeap.
+		percent = max(percent, min(maxGarbage*100/live, (live+maxGarbage)*100/minHeap))
 	}
-	percent := int(garbage * 100 / live)
-	return max(percent-percent%10, 10)
+	return int(max(percent-percent%10, 10))
 }
 
 // Go returns memory to the system by itself, but keeps a reserve, and half of the live heap as room

@@ -93,7 +93,7 @@ func TestABurstIsOverWhenNothingMuchIsAllocated(t *testing.T) {
 func TestTheRoomForGarbageFollowsWhatIsHeld(t *testing.T) {
 	const mib = 1 << 20
 	for live, want := range map[uint64]struct{ usual, churns int }{
-		0: {800, 2400}, 2 * mib: {400, 1200}, 8 * mib: {100, 300}, 40 * mib: {50, 60}, 96 * mib: {20, 20}, 192 * mib: {10, 10}, 1024 * mib: {10, 10},
+		0: {800, 800}, 2 * mib: {400, 650}, 8 * mib: {100, 300}, 40 * mib: {50, 60}, 96 * mib: {20, 20}, 192 * mib: {10, 10}, 1024 * mib: {10, 10},
 	} {
 		if got, churns := gcPercentFor(live, false), gcPercentFor(live, true); got != want.usual || churns != want.churns {
 			t.Errorf("GOGC is %d where %d MiB are held, and %d while updates replace each other, want %v", got, live/mib, churns, want)
@@ -101,36 +101,43 @@ func TestTheRoomForGarbageFollowsWhatIsHeld(t *testing.T) {
 	}
 }
 
-// There is more room for garbage while updates replace each other, but not while the heap grows: its greatest size counts.
-func TestUpdatesThatReplaceEachOtherAreTold(t *testing.T) {
+// There is more room for garbage while updates replace each other, but not while the heap grows, because its peak is what
+// counts. The intervals are longer with more room, which must not end it.
+func TestUpdatesThatReplaceEachOtherAreRecognized(t *testing.T) {
 	const mib = 1 << 20
+	const usual, more = minGarbage / float64(churnRate), maxGarbage / float64(churnRate) // seconds between collections
 	for name, ending := range map[string]struct {
-		after  time.Duration
-		live   uint64
-		churns bool
+		garbage uint64
+		seconds float64
+		live    uint64
+		churns  bool
 	}{
-		"they go on":            {often - 1, 8 * mib, true},
-		"a little more is held": {often - 1, 9 * mib, true},
-		"the heap has grown":    {often - 1, 10 * mib, false},
-		"less is held":          {often - 1, 7 * mib, true},
-		"a pause":               {often, 8 * mib, false},
+		"they go on":            {minGarbage, usual, 8 * mib, true},
+		"there is more room":    {maxGarbage, more, 8 * mib, true},
+		"a little more is held": {maxGarbage, more, 9 * mib, true},
+		"less is held":          {maxGarbage, more, 7 * mib, true},
+		"the heap has grown":    {maxGarbage, more, 10 * mib, false},
+		"they are fewer":        {maxGarbage, 1.1 * more, 8 * mib, false},
 	} {
 		var rhythm gcRhythm
 		at := time.Now()
-		collect := func(after time.Duration, live uint64) bool {
-			at = at.Add(after)
-			return rhythm.churns(live, at)
+		var allocated uint64
+		collect := func(garbage uint64, seconds float64, live uint64) bool {
+			allocated += garbage
+			at = at.Add(time.Duration(0.99 * seconds * float64(time.Second)))
+			return rhythm.churns(heap{allocated, live}, at)
 		}
-		for i := range sustained {
-			if collect(often-1, 8*mib) {
-				t.Fatalf("%s: after %d collections", name, i+1)
+		collect(0, 0, 8*mib)
+		for i := range churnFor - 1 {
+			if collect(minGarbage, usual, 8*mib) {
+				t.Fatalf("%s: after %d intervals", name, i+1)
 			}
 		}
-		if got := collect(ending.after, ending.live); got != ending.churns {
-			t.Errorf("%s: churns is %v", name, got)
+		if !collect(minGarbage, usual, 8*mib) {
+			t.Fatalf("%s: not after %d intervals", name, churnFor)
 		}
-		if again := collect(often-1, ending.live); again != ending.churns {
-			t.Errorf("%s: churns is %v after another collection", name, again)
+		if got := collect(ending.garbage, ending.seconds, ending.live); got != ending.churns {
+			t.Errorf("%s: churns is %v", name, got)
 		}
 	}
 }

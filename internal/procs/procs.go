@@ -24,6 +24,14 @@ const (
 	startDelay = 250 * time.Millisecond
 )
 
+// Yield lets the goroutines run that the caller has woken, if there is only one processor: they would otherwise wait
+// until the caller does. With several they run already.
+func Yield() {
+	if runtime.GOMAXPROCS(0) == 1 {
+		runtime.Gosched()
+	}
+}
+
 // Procs sets GOMAXPROCS. Create it with New.
 type Procs struct {
 	max int // 0: the environment says how many

@@ -100,8 +100,12 @@ func (r *runner) measure(ctx context.Context, c measurement) ([]result, error) {
 	if c.inTurns != nil {
 		ctx, cancel := context.WithTimeout(ctx, r.plan.limit*time.Duration(rounds*len(r.targets)))
 		defer cancel()
-		if err := c.inTurns(ctx, r.plan, r.targets, rounds, add); err != nil {
-			failures = append(failures, fmt.Errorf("%s: %w", c.name, err))
+		of := slices.Clone(r.targets)
+		for i := range of {
+			of[i].profile.name = c.name
+		}
+		if err := c.inTurns(ctx, r.plan, of, rounds, add); err != nil {
+			return nil, fmt.Errorf("%s: %w", c.name, err)
 		}
 		rounds = 0
 	}

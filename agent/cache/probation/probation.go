@@ -26,7 +26,7 @@ const StableAfter = time.Minute
 // value is empty.
 type Queue struct {
 	list   []acked          // oldest first, also those that were replaced or interrupted
-	newest map[string]acked // by name, the last one in list, or that as interrupted
+	newest map[string]acked // by name, the last one in list; its time is inverted if it was interrupted, here only
 	// compactAt is the length of list from which on replaced contents are deleted from it: a name
 	// that changes all the time would keep each of its contents for StableAfter.
 	compactAt int

@@ -23,6 +23,7 @@ func TestAContentIsStableAfterAClientHasHadNothingElseForLongEnough(t *testing.T
 		"each in its time":                 {"0 +a@1", "30 +b@1", "60 = a@1", "90 = b@1"},
 		"it was interrupted":               {"0 +a@1", "30 -a", "60", "120"},
 		"its time begins again":            {"0 +a@1", "30 -a", "40 +a@1", "60", "100 = a@1"},
+		"its time begins again at once":    {"0 +a@1", "0 -a", "0 +a@1", "60 = a@1", "120"},
 		"another content":                  {"0 +a@1", "30 +a@2", "60", "90 = a@2"},
 		"the same content again":           {"0 +a@1", "30 +a@1", "60 = a@1", "90"},
 		"it had something else in between": {"0 +a@1", "10 +a@2", "20 +a@1", "60", "70", "80 = a@1"},

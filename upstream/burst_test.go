@@ -44,12 +44,15 @@ func (s *watched) Apply(u xds.Update, answer func(error)) {
 }
 
 func TestClientsAreServedInTheMiddleOfABurst(t *testing.T) {
-	// Go's scheduler lets the goroutine that yields go on in one of 61 cases.
-	const most = 2 * burst
-	served, before := servedAfter(t), 0
+	served, before, late := servedAfter(t), 0, 0
 	for _, n := range served {
-		if n-before > most {
-			t.Errorf("a client was served after %d and then after %d responses that came at once, more than %d later", before, n, most)
+		if n-before > burst {
+			late++
+		}
+		// Go's scheduler lets the goroutine that yields go on at every 61st switch: once here at most.
+		if n-before > 2*burst || late > 1 {
+			t.Errorf("a client was served after %v responses that came at once, more than %d apart", served, burst)
+			break
 		}
 		before = n
 	}
@@ -61,14 +64,14 @@ func TestClientsAreServedInTheMiddleOfABurst(t *testing.T) {
 // A single update, as most are, does not wait for what else the receiver has to do.
 func TestClientsAreServedAtOnceAfterAPause(t *testing.T) {
 	const runs = 20
-	atOnce := 0
+	prompt := 0
 	for range runs {
 		if servedAfter(t)[0] == 1 {
-			atOnce++
+			prompt++
 		}
 	}
-	if atOnce < runs/2 {
-		t.Errorf("a client was served after the first response in %d of %d runs", atOnce, runs)
+	if prompt < runs/2 {
+		t.Errorf("a client was served after the first response in %d of %d runs", prompt, runs)
 	}
 }
 

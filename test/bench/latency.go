@@ -54,7 +54,7 @@ func latencyOf(s setup, f form, warmUp, n int, pause time.Duration) func(context
 
 // latenciesInTurns measures single changes like latencyOf, but all targets run at the same time and get one change
 // after another, in a random order each time: what else happens on the machine meets all of them, so that the ratios of a
-// run are true to a hundredth where those of other cases vary by a tenth. Each finds less of itself in the processor's
+// run vary by two or three hundredths where those of other cases vary by a tenth. Each finds less of itself in the processor's
 // caches, so that the times are longer.
 func latenciesInTurns(s setup, f form) func(context.Context, *plan, []target, int, func(target, []sample)) error {
 	return func(ctx context.Context, p *plan, of []target, rounds int, add func(target, []sample)) error {

@@ -252,9 +252,8 @@ func TestModesOfMutualTLSChangeWithoutAFailedRequest(t *testing.T) {
 			t.Errorf("%s of the client is %d", stat, n)
 		}
 	}
-	// A connection that takes too long on a busy machine counts as failed, too. It has nothing to do with the modes.
-	if failed, late := p.upstream("upstream_cx_connect_fail"), p.upstream("upstream_cx_connect_timeout"); failed > late {
-		t.Errorf("%d connections of the client failed, of which %d timed out", failed, late)
+	if n := p.upstream("upstream_cx_connect_fail"); n != 0 {
+		t.Errorf("upstream_cx_connect_fail of the client is %d, of which %d timed out", n, p.upstream("upstream_cx_connect_timeout"))
 	}
 	t.Logf("%d requests, none failed", tally.Sent())
 }

@@ -364,8 +364,8 @@ func TestATakeoverWithoutAControlPlaneKeepsEverything(t *testing.T) {
 		w.check(w.agent.Wait(limit, func() error { return testbed.Dial("tcp", rest) }))
 		status, err := w.client().Status(t.Context())
 		w.check(err)
-		if s := status.Storage; s == nil || !s.Durable || len(s.Aside) > 0 || status.Groups[0].Restored == 0 {
-			t.Errorf("state %+v, %d restored", s, status.Groups[0].Restored)
+		if s, group := status.Storage, w.group(); s == nil || !s.Durable || len(s.Aside) > 0 || group.Restored == 0 {
+			t.Errorf("state %+v, %d restored", s, group.Restored)
 		}
 	}
 	w.envoy.Kill()
@@ -416,10 +416,8 @@ func TestAConfigurationThatKillsEnvoyIsReplacedByTheStableOne(t *testing.T) {
 // fallenBack checks that something is held back.
 func (w *world) fallenBack() {
 	w.Helper()
-	status, err := w.client().Status(w.Context())
-	w.check(err)
-	if status.Groups[0].Fallback == nil {
-		b, _ := json.Marshal(status.Groups)
+	if group := w.group(); group.Fallback == nil {
+		b, _ := json.Marshal(group)
 		w.Errorf("nothing is held back: %s\n%s", b, w.agent.Tail(20))
 	}
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -39,15 +38,27 @@ func (w *world) says(args []string, texts ...string) {
 	}))
 }
 
+// group returns what the status says of the one client group. An agent that was
+// just started has none before Envoy opens a stream again.
+func (w *world) group() (group admin.Group) {
+	w.Helper()
+	w.check(testbed.Eventually(limit, func() error {
+		status, err := w.status()
+		if err == nil && len(status.Groups) != 1 {
+			err = fmt.Errorf("%d groups", len(status.Groups))
+		}
+		if err == nil {
+			group = status.Groups[0]
+		}
+		return err
+	}))
+	return group
+}
+
 // frozen returns what the status says of the freeze; nil for nothing.
 func (w *world) frozen() *admin.Freeze {
 	w.Helper()
-	var status admin.Status
-	w.check(json.Unmarshal([]byte(w.does("status", "-o", "json")), &status))
-	if len(status.Groups) != 1 {
-		w.Fatalf("%d groups", len(status.Groups))
-	}
-	return status.Groups[0].Freeze
+	return w.group().Freeze
 }
 
 // nacked waits until the control plane got a NACK of a type with a reason.

@@ -53,12 +53,7 @@ func (w *world) newPod(id string, flags ...string) {
 // seed returns what the status says of the seed that is served; nil for nothing.
 func (w *world) seed() *admin.Seed {
 	w.Helper()
-	var status admin.Status
-	w.check(json.Unmarshal([]byte(w.does("status", "-o", "json")), &status))
-	if len(status.Groups) != 1 {
-		w.Fatalf("%d groups", len(status.Groups))
-	}
-	return status.Groups[0].Seed
+	return w.group().Seed
 }
 
 // published waits until the agent has published a seed with everything: the first one has what was accepted until then,

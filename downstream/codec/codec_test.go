@@ -49,6 +49,12 @@ func TestAResponseIsWrittenAsProtobufReadsIt(t *testing.T) {
 		xdstest.DeltaResponse(2, 3*chunk), unknown(xdstest.DeltaResponse(2, 300)),
 		&discoveryv3.DeltaDiscoveryResponse{Resources: []*discoveryv3.Resource{{Name: "heartbeat", Ttl: durationpb.New(1)}, {}, odd}},
 		&discoveryv3.DeltaDiscoveryResponse{RemovedResourceNames: []*discoveryv3.ResourceName{{Name: "x"}}, ResourceErrors: whole.ResourceErrors, ControlPlane: whole.ControlPlane},
+		&discoveryv3.DeltaDiscoveryResponse{SystemVersionInfo: "v", TypeUrl: "t", Nonce: "n", RemovedResources: []string{"a", "", "b"}, ControlPlane: &corev3.ControlPlane{Identifier: "me"}},
+		&discoveryv3.DeltaDiscoveryResponse{ControlPlane: &corev3.ControlPlane{}},
+		&discoveryv3.DeltaDiscoveryResponse{ControlPlane: unknown(&corev3.ControlPlane{Identifier: "me"})},
+		&discoveryv3.DeltaDiscoveryResponse{Resources: []*discoveryv3.Resource{
+			{Name: "a", Version: "1"}, {Name: "b", Version: "2", Aliases: []string{"c"}}, {Version: "3", CacheControl: &discoveryv3.Resource_CacheControl{DoNotCache: true}}, {Name: "d", Metadata: &corev3.Metadata{}},
+		}},
 		&corev3.Node{Id: "another message"},
 	} {
 		pieces, err := New().Marshal(made(m))
@@ -75,6 +81,10 @@ func TestWhatCannotBeWrittenIsAnErrorAsInProtobuf(t *testing.T) {
 		&discoveryv3.DiscoveryResponse{Nonce: "\xff"},
 		&discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{xdstest.Body(1, 500), {TypeUrl: "\xff", Value: make([]byte, 500)}}},
 		&discoveryv3.DeltaDiscoveryResponse{TypeUrl: "\xff"},
+		&discoveryv3.DeltaDiscoveryResponse{SystemVersionInfo: "\xff"},
+		&discoveryv3.DeltaDiscoveryResponse{RemovedResources: []string{"\xff"}},
+		&discoveryv3.DeltaDiscoveryResponse{ControlPlane: &corev3.ControlPlane{Identifier: "\xff"}},
+		&discoveryv3.DeltaDiscoveryResponse{Resources: []*discoveryv3.Resource{{Version: "\xff"}}},
 		&discoveryv3.DeltaDiscoveryResponse{Resources: []*discoveryv3.Resource{{Name: "\xff"}}},
 		&discoveryv3.DeltaDiscoveryResponse{Resources: []*discoveryv3.Resource{{Resource: &anypb.Any{TypeUrl: "\xff"}}}},
 	} {

@@ -478,11 +478,11 @@ func (s *Session) resendVirtualHosts(sub *subscription, v View) {
 // hasRoutesOf reports whether the client has the route configuration of a virtual host that is covered
 // by the wildcard alone. One that it does not have yet is sent after its routes.
 func (s *Session) hasRoutesOf(sub *subscription, name string) bool {
-	routes, of := s.types[xds.RouteType], xds.RoutesOf(name)
-	if sub.url != xds.VirtualHostType || sub.subscribes(name) || routes == nil || of == "" {
+	if sub.url != xds.VirtualHostType || sub.subscribes(name) {
 		return true
 	}
-	return routes.sent.get(of) != nil
+	routes, of := s.types[xds.RouteType], xds.RoutesOf(name)
+	return routes == nil || of == "" || routes.sent.get(of) != nil
 }
 
 // unsubscribeEndpoints ends the subscriptions that resendEndpoints made and the client did not, once

@@ -10,19 +10,19 @@ import (
 
 // accepted records that the accepted content of a name was one and is another now; nil for none. It does
 // nothing while the name is pinned, because clients are not served that.
-func (c *Cache) accepted(t *table, name string, was, is *xds.Resource) {
+func (c *Cache) accepted(t *table, name string, was, is *xds.Resource, now time.Time) {
 	if c.pins.Of(t.key(name)) != nil {
 		return
 	}
-	c.recordAccepted(t.key(name), was, is)
+	c.recordAccepted(t.key(name), was, is, now)
 	if is != nil && !sameVersion(was, is) {
 		c.observe(t.URL, name, ResourceACKed)
 	}
 }
 
-func (c *Cache) recordAccepted(k xds.Key, was, is *xds.Resource) {
+func (c *Cache) recordAccepted(k xds.Key, was, is *xds.Resource, now time.Time) {
 	if c.archive.Enabled() && !sameVersion(was, is) {
-		c.archive.Replaced(k, was, time.Now())
+		c.archive.Replaced(k, was, now)
 	}
 }
 

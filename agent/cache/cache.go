@@ -302,7 +302,7 @@ func (c *Cache) apply(u xds.Update, answer func(nack error), numbered func(revis
 		c.persistFact(KnownFact, t.key(""))
 	}
 	concerned := c.notify(ch)
-	c.endAccident(time.Now())
+	c.endAccident(t.updated)
 	if len(concerned) == 0 {
 		concerned = c.pendingWatches(t, u)
 	}
@@ -476,7 +476,7 @@ func (c *Cache) put(t *table, from contents.Origin, r *xds.Resource, ch *changes
 	switch p.Change {
 	case history.ContentChanged:
 		if p.Status() == xds.Acked && !frozen {
-			c.accepted(t, r.Name, p.OldAcked, r) // clients had accepted it before
+			c.accepted(t, r.Name, p.OldAcked, r, time.Now()) // clients had accepted it before
 		}
 		c.observePut(r, p.Old, frozen)
 		c.trackDeadline(r)
@@ -548,7 +548,7 @@ func (c *Cache) drop(t *table, name string) {
 		return
 	}
 	if !e.IsLocal() {
-		c.accepted(t, name, e.Acked(), nil)
+		c.accepted(t, name, e.Acked(), nil, time.Now())
 	}
 	c.guard.Forget(t.key(name))
 	c.subscribeEndpoints(e, nil)

@@ -72,7 +72,7 @@ func (c *Cache) endPin(k xds.Key, pin *freeze.Pin, ch *changes) {
 		}
 		acked = e.Acked()
 	}
-	c.recordAccepted(k, pin.Acked(), acked)
+	c.recordAccepted(k, pin.Acked(), acked, time.Now())
 	c.observeServed(k, pin.Current(), t.Resource(k.Name))
 	ch.add(k.Name, pin.Current(), t.Resource(k.Name))
 	c.persistFact(PinnedFact, k)
@@ -142,13 +142,13 @@ func (c *Cache) setPinLifetime(t *table, r *xds.Resource) {
 }
 
 // ackPinned records that the client ACKed a content of a pinned name.
-func (w *Watch) ackPinned(t *table, pin *freeze.Pin, r *xds.Resource, ch *changes) {
+func (w *Watch) ackPinned(t *table, pin *freeze.Pin, r *xds.Resource, ch *changes, now time.Time) {
 	if !pin.Absent() {
 		before := pin.Acked()
 		if pin.Ack(r) {
 			ch.add(r.Name, pin.Current())
 		}
-		w.c.recordAccepted(t.key(r.Name), before, pin.Acked())
+		w.c.recordAccepted(t.key(r.Name), before, pin.Acked(), now)
 	}
 	w.c.persist(t, r.Name)
 	w.interruptProbation(t, r.Name)

@@ -15,15 +15,15 @@ const stablePoll = time.Second
 // beginProbation records that the client ACKed a content. Only a client that was sent a content, or
 // says that it has it, can make it stable. The name may have no resource any more: if the resource
 // comes back before the client is sent its removal, the client has used it all the time.
-func (w *Watch) beginProbation(t *table, r *xds.Resource) {
+func (w *Watch) beginProbation(t *table, r *xds.Resource, now time.Time) {
 	wt, e := w.types[t.URL], t.Entry(r.Name)
 	if wt == nil || e != nil && e.IsLocal() || !xds.Info(t.URL).FallBack || !wt.covers(r) {
 		return
 	}
 	if e != nil && e.IsStable() {
 		wt.probation.Interrupt(r.Name)
-	} else if wt.probation.Begin(r, time.Since(w.c.began)) {
-		w.c.updateStableBy(time.Now().Add(probation.StableAfter))
+	} else if wt.probation.Begin(r, now.Sub(w.c.began)) {
+		w.c.updateStableBy(now.Add(probation.StableAfter))
 	}
 }
 

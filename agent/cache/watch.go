@@ -394,10 +394,11 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 	defer c.mu.Unlock()
 	t := c.table(typeURL)
 	ch := &changes{table: t}
+	now := time.Now()
 	for _, r := range accepted {
 		w.confirmHeld(t, r.Name)
 		if pin := c.pins.Of(t.key(r.Name)); pin != nil {
-			w.ackPinned(t, pin, r, ch)
+			w.ackPinned(t, pin, r, ch, now)
 			continue
 		}
 		e := t.Entry(r.Name)
@@ -407,7 +408,7 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 		}
 		switch {
 		case e == nil:
-			w.beginProbation(t, r)
+			w.beginProbation(t, r, now)
 			continue
 		case c.fallback.HoldsBack(t.key(r.Name)) && e.Current().Version != r.Version:
 			w.interruptProbation(t, r.Name)
@@ -416,14 +417,14 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 			ch.add(r.Name, e.Current())
 		}
 		if !e.IsLocal() {
-			c.accepted(t, r.Name, before, e.Acked())
+			c.accepted(t, r.Name, before, e.Acked(), now)
 		}
 		c.persist(t, r.Name)
 		switch {
 		case e.Acked().Version != r.Version:
 			w.interruptProbation(t, r.Name) // the client has an older content
 		case !c.fallback.HoldsBack(t.key(r.Name)):
-			w.beginProbation(t, e.Acked())
+			w.beginProbation(t, e.Acked(), now)
 		}
 	}
 	for _, name := range removed {

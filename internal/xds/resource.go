@@ -313,5 +313,9 @@ func pairHash(r *Resource) SetVersion {
 }
 
 func hexSum(sum uint64) string {
-	return hex.EncodeToString(binary.BigEndian.AppendUint64(make([]byte, 0, 8), sum))
+	var raw [8]byte
+	var text [2 * len(raw)]byte
+	binary.BigEndian.PutUint64(raw[:], sum)
+	hex.Encode(text[:], raw[:])
+	return string(text[:])
 }

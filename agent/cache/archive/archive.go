@@ -56,6 +56,10 @@ type Record struct {
 	// onDisk says that the record was taken or restored, so that it must be deleted when it is dropped;
 	// changed, that it is to be taken.
 	onDisk, changed bool
+	// head is the beginning of Version, and bytes the size of Resource: a record that others are compared with is read in
+	// one place, while their strings and bodies are scattered.
+	head  [8]byte
+	bytes int64
 }
 
 // Absent reports whether the name had no accepted content.
@@ -178,13 +182,15 @@ func (a *Archive) add(k xds.Key, r Record) {
 	if k.Type == xds.SecretType {
 		r.Resource = nil
 	}
+	copy(r.head[:], r.Version)
+	r.bytes = size(r.Resource)
 	p := a.pool(k.Type)
 	p.records++
 	p.bytes += recordBytes
-	if same := n.same(r.Version); same != nil {
+	if same := n.same(&r); same != nil {
 		r.Resource = same
 	} else {
-		p.bytes += size(r.Resource)
+		p.bytes += r.bytes
 	}
 	r.changed = !r.onDisk
 	n.records = append(n.records, r)
@@ -213,8 +219,8 @@ func (a *Archive) shrink(p *pool) {
 	case len(n.records) > 1:
 		a.drop(n, 0)
 	case first.Resource != nil:
-		p.bytes -= size(first.Resource)
-		first.Resource, first.changed = nil, true
+		p.bytes -= first.bytes
+		first.Resource, first.bytes, first.changed = nil, 0, true
 		p.oldest = append(p.oldest, at)
 		a.changed(n.key)
 	default:
@@ -236,10 +242,10 @@ func (n *name) find(until time.Time) int {
 	return -1
 }
 
-// same returns the content of a version that the name has already; nil for none.
-func (n *name) same(version string) *xds.Resource {
+// same returns the content of the version of a record that the name has already; nil for none.
+func (n *name) same(as *Record) *xds.Resource {
 	for i := range n.records {
-		if r := &n.records[i]; r.Resource != nil && r.Version == version {
+		if r := &n.records[i]; r.Resource != nil && r.head == as.head && r.Version == as.Version {
 			return r.Resource
 		}
 	}
@@ -266,8 +272,8 @@ func (a *Archive) drop(n *name, i int) {
 	p := a.pool(n.key.Type)
 	p.records--
 	p.bytes -= recordBytes
-	if n.same(dropped.Version) == nil {
-		p.bytes -= size(dropped.Resource)
+	if n.same(&dropped) == nil {
+		p.bytes -= dropped.bytes
 	}
 	if dropped.onDisk {
 		n.deleted = append(n.deleted, dropped.Until)

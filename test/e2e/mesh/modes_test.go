@@ -214,6 +214,11 @@ func TestModesOfMutualTLSChangeWithoutAFailedRequest(t *testing.T) {
 	if p.server.value(handshakes) == 0 {
 		t.Error("no request came by TLS")
 	}
+	// While the server's sidecar started, the client may have met nobody there.
+	before := make(map[string]int)
+	for _, stat := range []string{"ssl.connection_error", "ssl.fail_verify_san", "upstream_cx_connect_fail"} {
+		before[stat] = p.upstream(stat)
+	}
 	tally, stop := p.load()
 	refused := func() {
 		t.Helper()
@@ -247,13 +252,10 @@ func TestModesOfMutualTLSChangeWithoutAFailedRequest(t *testing.T) {
 	if p.upstream("ssl.handshake") == 0 {
 		t.Error("the client has spoken no TLS")
 	}
-	for _, stat := range []string{"ssl.connection_error", "ssl.fail_verify_san"} {
-		if n := p.upstream(stat); n != 0 {
-			t.Errorf("%s of the client is %d", stat, n)
+	for stat, n := range before {
+		if n = p.upstream(stat) - n; n != 0 {
+			t.Errorf("%s of the client has grown by %d", stat, n)
 		}
-	}
-	if n := p.upstream("upstream_cx_connect_fail"); n != 0 {
-		t.Errorf("upstream_cx_connect_fail of the client is %d, of which %d timed out", n, p.upstream("upstream_cx_connect_timeout"))
 	}
 	t.Logf("%d requests, none failed", tally.Sent())
 }

@@ -231,10 +231,13 @@ func TestAMessageOf8MiBPasses(t *testing.T) {
 	})
 }
 
-// A control plane that sends everything again causes no second copy of the resources.
+// A control plane that sends everything again causes no second copy of the resources. (A small Delta response is copied,
+// and package history keeps the former copy.)
 func TestWhatComesAgainOnAnotherStreamSharesItsBody(t *testing.T) {
 	inBothForms(t, func(c *conversation) {
-		c.cp.Set(xdstest.Cluster(strings.Repeat("c", 100), ""))
+		cluster := xdstest.Cluster(strings.Repeat("c", 100), "")
+		cluster.AltStatName = strings.Repeat("x", 32<<10)
+		c.cp.Set(cluster)
 		for range 2 {
 			c.run()
 			c.stop()

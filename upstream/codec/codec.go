@@ -5,7 +5,8 @@
 // send everything on each new stream. Unmarshalling would make a copy of each resource, which
 // becomes garbage when it equals the cached one (design.md section 1). So the bytes of each resource
 // are compared inside gRPC's buffers with the resource at the same place of the previous response,
-// and with the cached resource of the same name. An equal resource is shared.
+// and with the cached resource of the same name. An equal resource is shared. Small Delta responses have little to share,
+// and are copied.
 //
 // The result is the same as that of proto.Unmarshal, except for the identity of the Anys, which
 // nobody may change. Rare and malformed messages are left to proto.Unmarshal, which also returns
@@ -27,6 +28,11 @@ import (
 // shareFrom is the size of the smallest resource that is shared, in bytes: looking for a smaller
 // one costs more than copying it.
 const shareFrom = 64
+
+// shareDeltaFrom is the size of the smallest Delta response, in bytes, whose resources are shared. A smaller one mostly has
+// what changed, and no other than those of a new stream has much else: to look for each resource in the cache, whose memory
+// is in no cache of the processor, costs more than copying it.
+const shareDeltaFrom = 32 << 10
 
 // releaseFrom is the size of the smallest message, in bytes, whose buffers are released while it
 // is read: as many bytes as were copied, so that the message and its resources are not both in
@@ -55,15 +61,17 @@ type Codec struct {
 	// fields that are not resources. copied is how many bytes of resources were copied.
 	scratch, rest []byte
 	copied        int
-	// releaseFrom is the constant, except in tests.
-	releaseFrom int
+	// looks is set if the resources of the current message are looked for in the cache.
+	looks bool
+	// These are the constants, except in tests.
+	shareDeltaFrom, releaseFrom int
 }
 
 // New returns the codec of a new stream.
 func New(cached Lookup) *Codec {
 	return &Codec{
 		CodecV2: encoding.GetCodecV2("proto"), cached: cached,
-		orders: make(map[string][]*anypb.Any), urls: make(map[string]string), releaseFrom: releaseFrom,
+		orders: make(map[string][]*anypb.Any), urls: make(map[string]string), shareDeltaFrom: shareDeltaFrom, releaseFrom: releaseFrom,
 	}
 }
 
@@ -82,6 +90,7 @@ func (c *Codec) sotw(data mem.BufferSlice, m *discoveryv3.DiscoveryResponse) err
 	var resources []*anypb.Any
 	var before order
 	var of header
+	c.looks = true
 	rest := c.split(data, &of, func(r reader) bool {
 		a, ok := c.any(r, reader{}, &before)
 		if !ok {
@@ -112,6 +121,7 @@ func (c *Codec) sotw(data mem.BufferSlice, m *discoveryv3.DiscoveryResponse) err
 func (c *Codec) delta(data mem.BufferSlice, m *discoveryv3.DeltaDiscoveryResponse) error {
 	var resources []*discoveryv3.Resource
 	var of header
+	c.looks = data.Len() >= c.shareDeltaFrom
 	rest := c.split(data, &of, func(r reader) bool {
 		res, ok := c.resource(r)
 		if ok {
@@ -303,8 +313,10 @@ func (c *Codec) any(r, name reader, before *order) (*anypb.Any, bool) {
 	if name.left == 0 {
 		name = value.first()
 	}
-	if a := c.cached(typeURL, name.bytes(&c.scratch)); a != nil && same(a) {
-		return a, true
+	if c.looks {
+		if a := c.cached(typeURL, name.bytes(&c.scratch)); a != nil && same(a) {
+			return a, true
+		}
 	}
 	c.copied += value.left
 	return &anypb.Any{TypeUrl: typeURL, Value: value.appendTo(make([]byte, 0, value.left), value.left)}, true

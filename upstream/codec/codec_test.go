@@ -125,6 +125,27 @@ func TestCachedResourcesAreSharedAndChangedOnesAreNot(t *testing.T) {
 	}
 }
 
+// A small Delta response mostly has what changed, so that the cache is not asked.
+func TestResourcesOfASmallDeltaResponseAreNotLookedFor(t *testing.T) {
+	for _, n := range []int{1, 30, 31, 100} {
+		d := xdstest.DeltaResponse(n, 1<<10)
+		asked := 0
+		c := New(func(string, []byte) *anypb.Any { asked++; return nil })
+		data := pieces(marshal(t, d), rand.New(rand.NewPCG(3, 3)))
+		var got discoveryv3.DeltaDiscoveryResponse
+		if err := c.Unmarshal(data, &got); err != nil || !proto.Equal(&got, d) {
+			t.Errorf("%d resources: %v", n, err)
+		}
+		if want := data.Len() >= shareDeltaFrom; (asked > 0) != want {
+			t.Errorf("%d resources, %d bytes: the cache is asked %d times", n, data.Len(), asked)
+		}
+		var sotw discoveryv3.DiscoveryResponse
+		if err := c.Unmarshal(pieces(marshal(t, xdstest.SotWResponse(1, 1<<10)), rand.New(rand.NewPCG(3, 3))), &sotw); err != nil || asked == 0 {
+			t.Errorf("for a SotW response the cache is not asked: %v", err)
+		}
+	}
+}
+
 // As many bytes of a large message are released as were copied, and the result is the same.
 func TestTheBuffersOfALargeMessageAreLetGoOnTheWay(t *testing.T) {
 	for name, m := range map[string]proto.Message{"SotW": xdstest.SotWResponse(2000, 1000), "Delta": xdstest.DeltaResponse(2000, 1000)} {
@@ -228,7 +249,7 @@ func FuzzAsProtobufReadsIt(f *testing.F) {
 		on := shelf{}
 		c := New(on.cached)
 		if seed%2 == 0 {
-			c.releaseFrom = 0 // as for a large message
+			c.shareDeltaFrom, c.releaseFrom = 0, 0 // as for a large message
 		}
 		want := fresh()
 		wantErr := proto.Unmarshal(b, want)

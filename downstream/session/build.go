@@ -10,11 +10,15 @@ import (
 
 // choose returns the version of an item to send to this client (design.md I7); nil for none.
 func (sub *subscription) choose(item xds.Item) *xds.Resource {
-	cur := item.Current
-	if cur == nil {
+	if item.Current == nil {
 		return nil
 	}
-	h := sub.sent.get(cur.Name)
+	return sub.chooseFor(sub.sent.get(item.Current.Name), item)
+}
+
+// chooseFor is choose for an item that exists, of which the client has h; nil for nothing.
+func (sub *subscription) chooseFor(h *clientCopy, item xds.Item) *xds.Resource {
+	cur := item.Current
 	if item.Status == xds.Pending && h.hasAcked(cur.Version) {
 		// The resource was removed and came back before the removal was sent. The client ACKed this
 		// version then, and will not ACK it again.
@@ -23,11 +27,11 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 		}
 	}
 	if h.hasNacked(cur.Version) {
-		return sub.replacement(item) // this client NACKed it, whichever other client ACKed it
+		return sub.replacement(h, item) // this client NACKed it, whichever other client ACKed it
 	}
 	switch item.Status {
 	case xds.Nacked:
-		return sub.replacement(item)
+		return sub.replacement(h, item)
 	case xds.Suspect:
 		if h != nil && h.version() == cur.Version {
 			return cur // the client was sent this version and may have applied it
@@ -44,8 +48,8 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 // of a complete set, which would delete a version that the client may have: one that was superseded
 // before the client answered, one that was NACKed together with others, or one of an earlier
 // stream. Then that version, or the NACKed one, is sent.
-func (sub *subscription) replacement(item xds.Item) *xds.Resource {
-	cur, h := item.Current, sub.sent.get(item.Current.Name)
+func (sub *subscription) replacement(h *clientCopy, item xds.Item) *xds.Resource {
+	cur := item.Current
 	switch {
 	case h.hasNacked(cur.Version) && h.acked != nil:
 		return h.acked
@@ -87,32 +91,45 @@ func (sub *subscription) covers(r *xds.Resource) bool {
 }
 
 // collector collects the resources of a response, each once (protocol.md 1.10, 3.7), and the names
-// that it removes.
+// that it removes. The zero value is empty.
 type collector struct {
 	resources []*xds.Resource
 	removed   []string
-	has       map[string]struct{} // names in resources; nil if they must be listed again
+	names     map[string]struct{} // those of resources; nil if they must be listed again
 	distinct  bool                // the resources that are added now cannot be there yet
 }
 
+// fewResources is the number of resources up to which all are looked at, without a map of their names.
+const fewResources = 8
+
 func newCollector(size int) *collector {
-	return &collector{resources: make([]*xds.Resource, 0, size), has: make(map[string]struct{}, size)}
+	return &collector{resources: make([]*xds.Resource, 0, size)}
+}
+
+// has reports whether a resource was added.
+func (c *collector) has(name string) bool {
+	if len(c.resources) <= fewResources {
+		return slices.ContainsFunc(c.resources, func(r *xds.Resource) bool { return r.Name == name })
+	}
+	if c.names == nil {
+		c.names = make(map[string]struct{}, max(len(c.resources)+1, cap(c.resources)))
+		for _, r := range c.resources {
+			c.names[r.Name] = struct{}{}
+		}
+	}
+	_, ok := c.names[name]
+	return ok
 }
 
 func (c *collector) add(r *xds.Resource) {
-	if c.distinct {
-		c.resources = append(c.resources, r)
+	if !c.distinct && c.has(r.Name) {
 		return
 	}
-	if c.has == nil {
-		c.has = make(map[string]struct{}, len(c.resources)+1)
-		for _, r := range c.resources {
-			c.has[r.Name] = struct{}{}
-		}
-	}
-	if _, ok := c.has[r.Name]; !ok {
-		c.has[r.Name] = struct{}{}
-		c.resources = append(c.resources, r)
+	c.resources = append(c.resources, r)
+	if c.distinct {
+		c.names = nil
+	} else if c.names != nil {
+		c.names[r.Name] = struct{}{}
 	}
 }
 
@@ -215,11 +232,15 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 		}
 		return
 	}
+	var r *xds.Resource
 	if item.Current != nil {
 		delete(sub.removals, item.Current.Name) // it exists again, even if not sent
+		sub.claimInitial(h, item.Current)
+		if item.Current.Name != name { // an alias
+			h = sub.sent.get(item.Current.Name)
+		}
+		r = sub.chooseFor(h, item)
 	}
-	sub.claimInitial(h, item.Current)
-	r := sub.choose(item)
 	if r == nil || !sub.covers(r) {
 		if mustAnswer {
 			sub.unknown[name] = struct{}{}
@@ -229,7 +250,6 @@ func (s *Session) considerItem(sub *subscription, v View, name string, item xds.
 	if !s.hasRoutesOf(sub, r.Name) {
 		return // see resendVirtualHosts
 	}
-	h = sub.sent.get(r.Name)
 	sub.claimInitial(h, r)
 	// The client may be about to drop a resource of an earlier stream, because its timers continue
 	// between two streams (protocol.md 6.6).
@@ -298,7 +318,7 @@ func (s *Session) buildFullState(sub *subscription, v View) *Response {
 	set := s.fullSet(sub, v)
 	differs := sub.mustRespond || set.differs
 	for name := range sub.mustAnswer {
-		if _, ok := set.has[name]; ok {
+		if set.has(name) {
 			differs = true
 		} else {
 			sub.unknown[name] = struct{}{}
@@ -426,7 +446,7 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 		if item.Current != nil {
 			delete(sub.removals, name)
 		}
-		if _, ok := set.has[name]; ok {
+		if set.has(name) {
 			continue
 		}
 		absent := sub.mayRemove(v, name, item)

@@ -157,6 +157,7 @@ func (s *Session) answerSurplus(sub *subscription, v View) *Response {
 	}
 	slices.Sort(resp.Removed)
 	s.address(sub, resp)
+	resp.Version = sub.sentVersion.String()
 	sub.track(sentResponse{nonce: resp.Nonce})
 	return resp
 }

@@ -392,7 +392,6 @@ func (s *Session) address(sub *subscription, resp *Response) {
 	s.nonces++
 	resp.Type = sub.url
 	resp.Nonce = s.cfg.NoncePrefix + strconv.FormatUint(s.nonces, 10)
-	resp.Version = sub.sentVersion.String()
 }
 
 func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Response {

@@ -130,9 +130,13 @@ func TestFormerContentsAreWrittenInAFiftiethOfTheTime(t *testing.T) {
 			t.Errorf("%d former contents are written of %d", n, changes)
 		}
 		r.stop()
-		last := d.records[len(d.records)-1]
-		if set, ok := last.(store.Set); !ok || !strings.Contains(set.Entry.Content.Body.String(), fmt.Sprint(changes-1)) {
-			t.Errorf("the last record is %v", last)
+		// The last of them, and then that none is missing.
+		n := len(d.records)
+		if set, ok := d.records[n-2].(store.Set); !ok || !strings.Contains(set.Entry.Content.Body.String(), fmt.Sprint(changes-1)) {
+			t.Errorf("the last former content is %v", d.records[n-2])
+		}
+		if note, ok := d.records[n-1].(store.Note); !ok || !strings.HasPrefix(note.Key.Name, string(cache.UnrecordedFact)+" ") || note.Value != "" {
+			t.Errorf("the last record is %v", d.records[n-1])
 		}
 	})
 }

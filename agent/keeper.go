@@ -32,9 +32,9 @@ const (
 	// contactEvery is the interval at which the time of the last contact is written while a source
 	// is connected.
 	contactEvery = time.Minute
-	// After former contents were written, no more are for versionsShare times as long as that took, within
+	// After former contents that did not last were written, no more are for versionsShare times as long as that took, within
 	// these limits, unless a person changes something, such as by a freeze. That is what a crash of the agent
-	// can lose of the history.
+	// can lose of the history, and the history says so (cache.UnrecordedFact).
 	versionsShare    = 50
 	minVersionsPause = 250 * time.Millisecond
 	maxVersionsPause = 10 * time.Second
@@ -201,6 +201,9 @@ func (k *keeper) finish() {
 	}
 	k.versionsAt = time.Time{}
 	err := k.write()
+	if err == nil {
+		err = k.write() // that no former content is missing any more
+	}
 	if err == nil {
 		err = k.disk.Sync()
 	}
@@ -381,7 +384,8 @@ func (k *keeper) leave(m *group.Member) {
 			continue
 		}
 		left := &savedGroup{name: name, contact: m.Contact()}
-		left.pending = slices.Concat(g.pending, k.records(name, g.journal.Take()), k.versions(name, g.journal.TakeVersions()))
+		versions, b := g.journal.TakeVersions(), g.journal.Take()
+		left.pending = slices.Concat(g.pending, k.versions(name, versions), k.versions(name, b.Versions), k.records(name, b))
 		g.journal.Done(nil) // without clients no ACK waits for it
 		left.pending = append(left.pending, contact(left))
 		left.written = left.contact
@@ -497,9 +501,12 @@ func (k *keeper) append() (err error) {
 			continue
 		}
 		b := g.journal.Take()
-		if len(b.Facts) > 0 { // a freeze, for instance; facts change rarely
-			k.versionsAt = time.Time{}
+		for f := range b.Facts {
+			if f.Kind != cache.UnrecordedFact { // a freeze, for instance; others change rarely
+				k.versionsAt = time.Time{}
+			}
 		}
+		batch = append(batch, k.versions(name, b.Versions)...)
 		batch = append(batch, k.records(name, b)...)
 		batch = append(batch, k.found(g)...)
 		journals = append(journals, g.journal)
@@ -523,7 +530,7 @@ func (k *keeper) append() (err error) {
 	return k.appendVersions()
 }
 
-// appendVersions writes former contents, for which no ACK waits. They may take versionsShare of the time:
+// appendVersions writes former contents that did not last, for which no ACK waits. They may take versionsShare of the time:
 // where resources change all the time, most contents are former ones, and soon dropped.
 func (k *keeper) appendVersions() error {
 	began := time.Now()
@@ -657,10 +664,16 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 	}
 	slices.SortStableFunc(out, inOrder)
 	out = append(out, notes...)
+	var first []store.Record
 	for f, value := range b.Facts {
-		out = append(out, store.Note{Key: store.NoteKey{Group: group, Name: factName(f)}, Value: value})
+		note := store.Note{Key: store.NoteKey{Group: group, Name: factName(f)}, Value: value}
+		if f.Kind == cache.UnrecordedFact && value != "" {
+			first = append(first, note) // before the content whose predecessor is not recorded yet
+		} else {
+			out = append(out, note)
+		}
 	}
-	return out
+	return append(first, out...)
 }
 
 // notStorable returns the reason why a content of a name must not be stored; "" for none. Called under mu.
@@ -728,7 +741,7 @@ func parseFact(s string) (f cache.Fact, ok bool) {
 	typeURL, name, ok := strings.Cut(rest, " ")
 	switch f = (cache.Fact{Kind: cache.FactKind(kind), Type: typeURL, Name: name}); f.Kind {
 	case cache.SubscribedFact, cache.MaybeHeldFact, cache.KnownFact, cache.SuspectFact, cache.FallbackFact, cache.DeferredFact, cache.AccidentFact,
-		cache.FreezeFact, cache.PinnedFact, cache.HistoryFact:
+		cache.FreezeFact, cache.PinnedFact, cache.HistoryFact, cache.UnrecordedFact:
 		return f, ok
 	}
 	return f, false // of a later version

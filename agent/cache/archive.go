@@ -30,15 +30,28 @@ func (c *Cache) recordAccepted(k xds.Key, was, is *xds.Resource, now time.Time) 
 // writing them would cost more than all else.
 func storesHistory(typeURL string) bool { return typeURL != xds.EndpointType }
 
-// archiveChanged is called for each name whose records must be written or deleted.
+// archiveChanged is called for each name whose records must be written or deleted. What lasted is written with the content
+// that has replaced it. What was replaced soon may be written later, and until then the disk says that records are missing.
 func (c *Cache) archiveChanged(k xds.Key) {
 	j := c.journal
 	switch {
 	case j == nil, !storesHistory(k.Type):
 	case k.Name == "":
 		c.persistFact(HistoryFact, k)
-	case !j.broken || j.all != nil: // otherwise everything is written again
-		j.versions[k] = struct{}{}
+	case j.broken && j.all == nil: // everything is written again
+	case c.archive.Lasting(k):
+		j.lasting[k] = struct{}{}
+		if _, ok := j.versions[k]; ok {
+			delete(j.versions, k)
+			c.persistFact(UnrecordedFact, k)
+		}
+		wake.Signal(j.changed)
+	default:
+		_, lasting := j.lasting[k]
+		if _, ok := j.versions[k]; !ok && !lasting {
+			j.versions[k] = struct{}{}
+			c.persistFact(UnrecordedFact, k)
+		}
 		wake.Signal(j.changed)
 	}
 }
@@ -52,12 +65,21 @@ type SavedVersion struct {
 	Deleted bool
 }
 
-// TakeVersions returns the former contents that changed since the last call. No ACK waits for them, so that
-// they may be written later than what Take returns: a name that changes often leaves less to write then.
-func (j *Journal) TakeVersions() (out []SavedVersion) {
+// TakeVersions returns the former contents that changed since the last call, and that Take did not return. No ACK waits for
+// them, so that they may be written later than what Take returns: a name that changes often leaves less to write then. When
+// they are written, Take returns that none is missing any more.
+func (j *Journal) TakeVersions() []SavedVersion {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
 	for k := range j.versions {
+		j.c.persistFact(UnrecordedFact, k)
+	}
+	return j.takeVersions(&j.versions)
+}
+
+// takeVersions returns the former contents of names, and forgets the names.
+func (j *Journal) takeVersions(of *map[xds.Key]struct{}) (out []SavedVersion) {
+	for k := range *of {
 		records, deleted := j.c.archive.Take(k)
 		for _, until := range deleted {
 			out = append(out, SavedVersion{Type: k.Type, Name: k.Name, Record: archive.Record{Until: until}, Deleted: true})
@@ -66,7 +88,7 @@ func (j *Journal) TakeVersions() (out []SavedVersion) {
 			out = append(out, SavedVersion{Type: k.Type, Name: k.Name, Record: r})
 		}
 	}
-	xds.ResetNames(&j.versions)
+	xds.ResetNames(of)
 	return out
 }
 
@@ -80,11 +102,16 @@ func (c *Cache) takeAllVersions() (out []SavedVersion) {
 	return out
 }
 
-// RestoreVersions restores the former contents that were on disk. It is called once at most.
+// RestoreVersions restores the former contents that were on disk. It is called once at most, after Restore. Of a name with an
+// UnrecordedFact it is not known what it was after the last of its records.
 func (c *Cache) RestoreVersions(saved []SavedVersion) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	stored := make([]archive.Stored, 0, len(saved))
+	stored := make([]archive.Stored, 0, len(saved)+len(c.unrecorded))
+	for _, k := range c.unrecorded {
+		stored = append(stored, archive.Stored{Key: k, Record: archive.Record{Until: c.began.UTC().Round(0), Version: archive.Lost}})
+	}
+	c.unrecorded = nil
 	for _, s := range saved {
 		stored = append(stored, archive.Stored{Key: xds.Key{Type: s.Type, Name: s.Name}, Record: s.Record})
 	}

@@ -132,6 +132,8 @@ type Cache struct {
 	unstored  map[xds.Key]struct{} // names of RestoreUnstored, until the freeze ends
 	pins      freeze.Pins          // without a freeze there are none
 	archive   *archive.Archive
+	// unrecorded has the names with an UnrecordedFact, until RestoreVersions.
+	unrecorded []xds.Key
 	// requestAgain is since when the sources must have requested everything once more because a freeze
 	// ended; the zero time for never.
 	requestAgain time.Time

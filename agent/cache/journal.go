@@ -52,8 +52,10 @@ const (
 	// instead of what the sources sent.
 	FreezeFact FactKind = "freeze"
 	PinnedFact FactKind = "pinned"
-	// HistoryFact: since when the former contents of the type are kept.
-	HistoryFact FactKind = "history"
+	// HistoryFact: since when the former contents of the type are kept. UnrecordedFact: former contents of the name may be
+	// missing on disk.
+	HistoryFact    FactKind = "history"
+	UnrecordedFact FactKind = "unrecorded"
 )
 
 // yes is the value of a fact that has no other. suspectVersion precedes the version of a suspect,
@@ -76,7 +78,7 @@ type Batch struct {
 	Resources []Saved
 	// Facts has values; "" means that the fact must be deleted.
 	Facts map[Fact]string
-	// Versions are former contents, in what All returns.
+	// Versions are former contents: all, or in what Take returns those that lasted.
 	Versions []SavedVersion
 }
 
@@ -96,8 +98,9 @@ type Journal struct {
 	dirty   map[Fact]struct{}    // facts that may differ from the disk
 	facts   map[Fact]string      // the facts on disk
 	removed map[xds.Key]*onDisk  // what the disk has of names without an entry
-	// versions has the names whose former contents may differ from the disk.
-	versions map[xds.Key]struct{}
+	// versions has the names whose former contents may differ from the disk, and lasting those of which that is to be
+	// changed with the next Take.
+	versions, lasting map[xds.Key]struct{}
 	// all is what All returned while it is being written; nil otherwise.
 	all *rewriting
 	// An upstream ACK waits here until the contents that clients ACKed are on disk: waiting has those
@@ -112,10 +115,10 @@ type rewriting struct {
 	entries []rewritten
 	removed map[xds.Key]*onDisk
 	facts   map[Fact]string
-	// names, dirty and versions are those of the Journal when All was called.
-	names    map[xds.Key]struct{}
-	dirty    map[Fact]struct{}
-	versions map[xds.Key]struct{}
+	// names, dirty, versions and lasting are those of the Journal when All was called.
+	names             map[xds.Key]struct{}
+	dirty             map[Fact]struct{}
+	versions, lasting map[xds.Key]struct{}
 }
 
 type rewritten struct {
@@ -134,7 +137,8 @@ func (c *Cache) Journal(changed chan<- struct{}, durable bool) *Journal {
 	c.journal = &Journal{
 		c: c, changed: changed, broken: !durable,
 		names: make(map[xds.Key]struct{}), dirty: make(map[Fact]struct{}),
-		facts: make(map[Fact]string), removed: make(map[xds.Key]*onDisk), versions: make(map[xds.Key]struct{}),
+		facts: make(map[Fact]string), removed: make(map[xds.Key]*onDisk),
+		versions: make(map[xds.Key]struct{}), lasting: make(map[xds.Key]struct{}),
 	}
 	return c.journal
 }
@@ -187,7 +191,7 @@ func (c *Cache) afterWrite(acks []func()) []func() {
 	return nil
 }
 
-// Take returns what changed since the last call, without former contents (TakeVersions). The caller must call Done when it is written, or
+// Take returns what changed since the last call, without former contents that did not last (TakeVersions). The caller must call Done when it is written, or
 // cannot be.
 func (j *Journal) Take() Batch {
 	j.c.mu.Lock()
@@ -213,6 +217,7 @@ func (j *Journal) Take() Batch {
 		}
 	}
 	xds.ResetNames(&j.dirty)
+	b.Versions = j.takeVersions(&j.lasting)
 	return b
 }
 
@@ -234,9 +239,10 @@ func (j *Journal) All() Batch {
 	}
 	all := &rewriting{
 		entries: make([]rewritten, 0, size), removed: make(map[xds.Key]*onDisk), facts: j.c.allFacts(),
-		names: j.names, dirty: j.dirty, versions: j.versions,
+		names: j.names, dirty: j.dirty, versions: j.versions, lasting: j.lasting,
 	}
-	j.names, j.dirty, j.versions, j.all = make(map[xds.Key]struct{}), make(map[Fact]struct{}), make(map[xds.Key]struct{}), all
+	j.names, j.dirty, j.all = make(map[xds.Key]struct{}), make(map[Fact]struct{}), all
+	j.versions, j.lasting = make(map[xds.Key]struct{}), make(map[xds.Key]struct{})
 	b := Batch{Resources: make([]Saved, 0, size), Facts: all.facts, Versions: j.c.takeAllVersions()}
 	for t, name := range j.c.names {
 		s, want := j.c.saved(t, name)
@@ -278,6 +284,7 @@ func (j *Journal) finishRewrite(written bool) {
 		maps.Copy(j.names, all.names)
 		maps.Copy(j.dirty, all.dirty)
 		maps.Copy(j.versions, all.versions)
+		maps.Copy(j.lasting, all.lasting)
 		return
 	}
 	j.facts, j.removed = all.facts, all.removed
@@ -467,6 +474,10 @@ func (c *Cache) fact(f Fact) string {
 	case HistoryFact:
 		if at := c.archive.Began(f.Type); !at.IsZero() && storesHistory(f.Type) {
 			return at.UTC().Format(time.RFC3339Nano)
+		}
+	case UnrecordedFact:
+		if c.journal != nil {
+			_, holds = c.journal.versions[k]
 		}
 	case DeferredFact:
 		holds, _ = c.guard.Deferred(k)

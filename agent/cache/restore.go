@@ -115,9 +115,14 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 		}
 		return
 	case HistoryFact:
-		if at, err := time.Parse(time.RFC3339Nano, value); err == nil {
-			c.archive.Begin(f.Type, at)
+		if at, err := time.Parse(time.RFC3339Nano, value); err == nil && !c.archive.Begin(f.Type, at) {
+			c.persistFact(HistoryFact, xds.Key{Type: f.Type}) // without a history, what is on disk ends here
 		}
+		return
+	case UnrecordedFact:
+		k := xds.Key{Type: f.Type, Name: f.Name}
+		c.unrecorded = append(c.unrecorded, k)
+		c.persistFact(UnrecordedFact, k)
 		return
 	case PinnedFact:
 		return // restorePins needs the resources

@@ -209,6 +209,8 @@ func (c *Cache) ofTime(k xds.Key, at time.Time) (r *xds.Resource, why string) {
 		return nil, "no client has accepted this type since the start"
 	case state == archive.Unknown && at.Before(began):
 		return nil, "its history begins at " + began.UTC().Format(time.RFC3339)
+	case state == archive.Unknown && record.Version == archive.Lost:
+		return nil, "what it was then is lost: the agent was killed before it had written it, and it had lasted for less than " + archive.Short.String()
 	case state == archive.Unknown && k.Type == xds.SecretType:
 		return nil, "former secrets are not kept"
 	case state == archive.Unknown:

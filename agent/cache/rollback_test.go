@@ -288,9 +288,13 @@ func TestTheJournalReturnsEachFormerContentOnce(t *testing.T) {
 			accept(w, xds.ClusterType, a)
 			pass(time.Minute)
 			if n%3 == 0 {
+				read(j.Take().Versions)
+				j.Done(nil)
 				read(j.TakeVersions())
 			}
 		}
+		read(j.Take().Versions)
+		j.Done(nil)
 		read(j.TakeVersions())
 		want := make(map[versionID]string)
 		for _, v := range j.SavedVersions() {
@@ -344,5 +348,96 @@ func TestChangesByAFreezeAreReported(t *testing.T) {
 			t.Fatal(err)
 		}
 		wants(t, "by the rollback", "a changed", "gone added", "new removed")
+	})
+}
+
+// What the journal has returned when the agent is killed is all that the next one knows. What lasted is written with the content
+// that has replaced it; of what did not last, it says that it is lost.
+func TestOfAKilledAgentNoFormerContentIsTakenForAnother(t *testing.T) {
+	running(t, Config{HistoryBytes: 1 << 20}, func(t *testing.T, c *Cache) {
+		j := c.Journal(make(chan struct{}, 1), true)
+		var saved map[xds.Key]Saved
+		var versions []SavedVersion
+		facts := make(map[Fact]string)
+		write := func() Batch {
+			b := j.Take()
+			for _, s := range b.Resources {
+				if saved == nil {
+					saved = make(map[xds.Key]Saved)
+				}
+				saved[xds.Key{Type: s.Type, Name: s.Name}] = s
+			}
+			for f, value := range b.Facts {
+				if facts[f] = value; value == "" {
+					delete(facts, f)
+				}
+			}
+			versions = append(versions, b.Versions...)
+			j.Done(nil)
+			return b
+		}
+		w := watch(c, "x", xds.ClusterType, "*")
+		complete(c, xds.ClusterType, "a@1", "b@1", "gone@1")
+		accept(w, xds.ClusterType, "a@1", "b@1", "gone@1")
+		pass(time.Minute)
+		good := time.Now()
+		pass(time.Minute)
+		complete(c, xds.ClusterType, "a@2", "b@2", "new@1")
+		accept(w, xds.ClusterType, "a@2", "b@2", "new@1")
+		if b := write(); len(b.Versions) != 4 {
+			t.Errorf("%d former contents are written with those that replaced them: %v", len(b.Versions), b.Versions)
+		}
+		pass(time.Second)
+		short := time.Now()
+		pass(time.Second)
+		put(c, xds.ClusterType, "b@3")
+		accept(w, xds.ClusterType, "b@3")
+		unrecorded := Fact{UnrecordedFact, xds.ClusterType, "b"}
+		if b := write(); len(b.Versions) != 0 || b.Facts[unrecorded] == "" {
+			t.Errorf("of a content that did not last: %v, %v", b.Versions, b.Facts)
+		}
+		killed := func() *Cache {
+			next := New(c.cfg)
+			next.Journal(make(chan struct{}, 1), true)
+			var all []Saved
+			for _, s := range saved {
+				all = append(all, s)
+			}
+			pass(time.Second)
+			next.Restore(all, facts)
+			next.RestoreVersions(versions)
+			next.ServeRestored()
+			return next
+		}
+		is := func(c *Cache, name string, at time.Time, want string) {
+			t.Helper()
+			got := "lost"
+			if r, known := c.At(xds.ClusterType, name, at); known {
+				got = version(r)
+			}
+			if got != want {
+				t.Errorf("%s at %s is %q, want %q", name, at.Format(time.TimeOnly), got, want)
+			}
+		}
+		next := killed()
+		for name, want := range map[string]string{"a": "1", "b": "1", "gone": "1", "new": ""} {
+			is(next, name, good, want)
+		}
+		is(next, "a", short, "2")
+		is(next, "new", short, "1")
+		is(next, "b", short, "lost")
+		is(next, "b", time.Now(), "3")
+		if _, missing, err := rollBack(t, next, to(good)); err != nil || len(missing) > 0 {
+			t.Errorf("to what lasted: %q, %v", missing, err)
+		}
+		if _, missing, _ := rollBack(t, killed(), to(short)); len(missing) != 1 || !strings.Contains(missing[0], "CDS b: what it was then is lost") {
+			t.Errorf("to what did not: %q", missing)
+		}
+		// Once it is written, nothing is lost.
+		versions = append(versions, j.TakeVersions()...)
+		if write(); facts[unrecorded] != "" {
+			t.Error("it is still said to be missing")
+		}
+		is(killed(), "b", short, "2")
 	})
 }

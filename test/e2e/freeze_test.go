@@ -133,6 +133,34 @@ func TestAFreezeServesWhatWasServed(t *testing.T) {
 	})
 }
 
+// A change is bad, and the agent is killed as soon as Envoy has accepted it: what was before it is on disk by then, though
+// other former contents were written a moment before.
+func TestARollbackAfterTheAgentWasKilled(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		w.start("--state-dir", w.path("state"))
+		w.saved()
+		good := time.Now().UTC().Format(time.RFC3339Nano)
+		accepted := func(name string) { w.says([]string{"diff", name, "served", "accepted"}, "are the same") }
+		c1 := xdstest.Cluster("c1", "")
+		c1.AltStatName = "changed"
+		w.cp.Set(c1)
+		accepted("CDS/c1")
+		w.cp.Set(xdstest.Route("ingress", "c2"))
+		w.serves("v2")
+		accepted("RDS/ingress")
+		w.agent.Kill()
+		w.runAgent()
+		w.group()
+		out := w.does("rollback", "--to", good, "--reason", "bad route")
+		if !strings.Contains(out, "RDS/ingress") || !strings.Contains(out, "CDS/c1") {
+			t.Errorf("rollback says\n%s", out)
+		}
+		w.serves("v1")
+		w.does("resume")
+		w.serves("v2")
+	})
+}
+
 var version = regexp.MustCompile(`\s([0-9a-f]{16})\s`)
 
 func TestARollbackServesWhatWasAccepted(t *testing.T) {

@@ -9,7 +9,8 @@
 //     at most, and never drop another type;
 //   - a name that changes all the time does not drop what it was before that: of more than MaxVersions
 //     contents, those that lasted for less than Short are dropped before the oldest;
-//   - a content that comes several times in the history of a name is in memory once.
+//   - a content that comes several times in the history of a name is in memory once;
+//   - where records of a name were lost, because the process was killed, that is a record of its own (Lost).
 //
 // The present content of a name is not here, but in its history (package history). Contents of
 // Secrets are never kept: old private keys do not belong in memory. Nothing in it has a lock: its
@@ -30,8 +31,12 @@ const MaxVersions = 10
 // DefaultBytes is the default of the bytes that are kept.
 const DefaultBytes = 16 << 20
 
-// recordBytes is what a record costs beside the body.
-const recordBytes = 160
+// recordBytes is what a record costs beside the body, about: it is one of two slices that grow, and has a resource with
+// its name, versions and type.
+const recordBytes = 480
+
+// Lost is the version in a record of what is not known: the process ended before it had written what the name was.
+const Lost = "lost"
 
 // Settle is how long after the first accepted content of a type its names are not new: clients
 // accept the first configuration in several responses. At takes such a name for one that was there from the
@@ -125,6 +130,9 @@ func (a *Archive) Began(typeURL string) time.Time { return a.began[typeURL] }
 // Begin records that contents of a type have been accepted since a time, if it does not know an
 // earlier one. It reports whether it did not.
 func (a *Archive) Begin(typeURL string, at time.Time) bool {
+	if !a.Enabled() {
+		return false
+	}
 	if began, ok := a.began[typeURL]; ok && !at.Before(began) {
 		return false
 	}
@@ -150,7 +158,7 @@ func (a *Archive) Replaced(k xds.Key, was *xds.Resource, now time.Time) {
 		a.Begin(k.Type, now)
 		a.settles[k.Type] = now.Add(Settle)
 	}
-	if was == nil && now.Before(a.settles[k.Type]) {
+	if was == nil && now.Before(a.settles[k.Type]) && len(a.Records(k)) == 0 {
 		return
 	}
 	r := Record{Until: now.UTC().Round(0)} // comparable, as after a restart
@@ -328,6 +336,17 @@ func (a *Archive) Records(k xds.Key) []Record {
 	return nil
 }
 
+// Lasting reports whether the newest record of a name is of what lasted for Short or longer, or of the beginning: there are
+// few of these, and whoever asks for a former content asks for one of them.
+func (a *Archive) Lasting(k xds.Key) bool {
+	records := a.Records(k)
+	if len(records) == 0 {
+		return false
+	}
+	newest := &records[len(records)-1]
+	return newest.From.IsZero() || newest.Until.Sub(newest.From) >= Short
+}
+
 // Take returns the records of a name that are new or changed since the last call, and the ends of those
 // that it had returned, or that were restored, and that are not there any more.
 func (a *Archive) Take(k xds.Key) (changed []Record, deleted []time.Time) {
@@ -398,7 +417,7 @@ type Stored struct {
 }
 
 // Restore restores the records that were on disk. What was recorded since the start is newer, and
-// comes after them.
+// comes after them. Those of a type without a beginning are dropped: an agent without a history has run since.
 func (a *Archive) Restore(began map[string]time.Time, stored []Stored) {
 	if !a.Enabled() {
 		return
@@ -419,12 +438,27 @@ func (a *Archive) Restore(began map[string]time.Time, stored []Stored) {
 		a.pools[i] = pool{limit: a.pools[i].limit}
 	}
 	for _, s := range stored {
-		s.Taken, s.onDisk = false, true
+		s.Taken, s.onDisk = false, s.Version != Lost
+		if a.began[s.Type].IsZero() {
+			a.discard(s)
+			continue
+		}
 		a.add(s.Key, s.Record)
 	}
 	for _, s := range newer {
 		a.add(s.Key, s.Record)
 	}
+}
+
+// discard deletes a record from the disk.
+func (a *Archive) discard(s Stored) {
+	n := a.names[s.Key]
+	if n == nil {
+		n = &name{key: s.Key}
+		a.names[s.Key] = n
+	}
+	n.deleted = append(n.deleted, s.Until)
+	a.changed(s.Key)
 }
 
 func byTime(a, b Stored) int { return a.Until.Compare(b.Until) }

@@ -303,3 +303,57 @@ func TestRecordsOfBeforeARestartComeFirst(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// A name that was there, and goes and comes back soon after the first contents of its type, was absent in between.
+func TestAbsenceIsRecordedSoonAfterTheFirstContentsOfAType(t *testing.T) {
+	ar := New(1<<20, nil)
+	ar.Replaced(a, nil, start)
+	ar.Replaced(a, res(a, "1", 10), start.Add(time.Second))
+	ar.Replaced(a, nil, start.Add(5*time.Second))
+	ar.Replaced(a, res(a, "2", 10), start.Add(9*time.Second))
+	for second, want := range map[int]string{0: "1", 1: "", 4: "", 5: "2", 8: "2", 9: "now"} {
+		if got := at(ar, a, start.Add(time.Duration(second)*time.Second)); got != want {
+			t.Errorf("second %d: %q, want %q", second, got, want)
+		}
+	}
+}
+
+// An agent without a history changes contents and records none: what one with a history had recorded before must not seem
+// to have lasted until then.
+func TestRecordsBeforeAnAgentWithoutAHistoryAreDropped(t *testing.T) {
+	stored := []Stored{{a, Record{Until: after(10), Version: "1", Resource: res(a, "1", 10)}}}
+	var changed []xds.Key
+	without := New(0, func(k xds.Key) { changed = append(changed, k) })
+	if without.Begin(a.Type, start) || !without.Began(a.Type).IsZero() {
+		t.Error("without bytes, something is recorded")
+	}
+	if without.Restore(nil, stored); len(changed) > 0 {
+		t.Errorf("changed: %v", changed)
+	}
+	ar := New(1<<20, func(k xds.Key) { changed = append(changed, k) })
+	ar.Restore(nil, stored)
+	if records, deleted := ar.Take(a); len(records) > 0 || !slices.Equal(deleted, []time.Time{after(10)}) || !slices.Contains(changed, a) {
+		t.Errorf("%v on disk, %v deleted, changed: %v", records, deleted, changed)
+	}
+	ar.Begin(a.Type, after(30))
+	if got := at(ar, a, after(20)); got != "?" {
+		t.Errorf("it is known as %q what was accepted while nothing was recorded", got)
+	}
+}
+
+func TestWhatLastedIsToldFromWhatDidNot(t *testing.T) {
+	ar := New(1<<20, nil)
+	ar.Begin(a.Type, start)
+	for _, step := range []struct {
+		until time.Time
+		want  bool
+	}{{start.Add(time.Second), true}, {start.Add(2 * time.Second), false}, {start.Add(2*time.Second + Short), true}} {
+		ar.Replaced(a, res(a, step.until.String(), 10), step.until)
+		if got := ar.Lasting(a); got != step.want {
+			t.Errorf("until %s it lasted: %v", step.until, got)
+		}
+	}
+	if ar.Lasting(xds.Key{Type: a.Type, Name: "another"}) {
+		t.Error("a name without records")
+	}
+}

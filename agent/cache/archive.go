@@ -109,7 +109,7 @@ func (c *Cache) RestoreVersions(saved []SavedVersion) {
 	defer c.mu.Unlock()
 	stored := make([]archive.Stored, 0, len(saved)+len(c.unrecorded))
 	for _, k := range c.unrecorded {
-		stored = append(stored, archive.Stored{Key: k, Record: archive.Record{Until: c.began.UTC().Round(0), Version: archive.Lost}})
+		stored = append(stored, archive.Stored{Key: k, Record: archive.Record{Until: c.began.UTC().Round(0), Version: archive.Lost}, New: true})
 	}
 	c.unrecorded = nil
 	for _, s := range saved {

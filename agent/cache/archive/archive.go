@@ -410,10 +410,11 @@ func (a *Archive) Types() iter.Seq2[string, time.Time] {
 // Bytes returns what the records take in memory, about.
 func (a *Archive) Bytes() int64 { return a.pools[0].bytes + a.pools[1].bytes }
 
-// Stored is a record that was on disk.
+// Stored is a record that was on disk, or is New there.
 type Stored struct {
 	xds.Key
 	Record
+	New bool
 }
 
 // Restore restores the records that were on disk. What was recorded since the start is newer, and
@@ -428,7 +429,7 @@ func (a *Archive) Restore(began map[string]time.Time, stored []Stored) {
 	newer := make([]Stored, 0)
 	for k, n := range a.names {
 		for _, r := range n.records {
-			newer = append(newer, Stored{k, r})
+			newer = append(newer, Stored{Key: k, Record: r})
 		}
 	}
 	slices.SortFunc(newer, byTime)
@@ -438,7 +439,7 @@ func (a *Archive) Restore(began map[string]time.Time, stored []Stored) {
 		a.pools[i] = pool{limit: a.pools[i].limit}
 	}
 	for _, s := range stored {
-		s.Taken, s.onDisk = false, s.Version != Lost
+		s.Taken, s.onDisk = false, !s.New
 		if a.began[s.Type].IsZero() {
 			a.discard(s)
 			continue

@@ -278,7 +278,7 @@ func FuzzArchive(f *testing.F) {
 				write()
 				var stored []Stored
 				for id, r := range disk {
-					stored = append(stored, Stored{id.Key, r})
+					stored = append(stored, Stored{Key: id.Key, Record: r})
 				}
 				ar = New(int64(limit), changed)
 				ar.Restore(began, stored)
@@ -292,8 +292,8 @@ func TestRecordsOfBeforeARestartComeFirst(t *testing.T) {
 	ar := New(1<<20, nil)
 	ar.Replaced(a, res(a, "3", 10), after(30))
 	ar.Restore(map[string]time.Time{a.Type: start}, []Stored{
-		{a, Record{From: after(10), Until: after(20), Version: "2", Resource: res(a, "2", 10)}},
-		{a, Record{Until: after(10), Version: "1", Resource: res(a, "1", 10)}},
+		{Key: a, Record: Record{From: after(10), Until: after(20), Version: "2", Resource: res(a, "2", 10)}},
+		{Key: a, Record: Record{Until: after(10), Version: "1", Resource: res(a, "1", 10)}},
 	})
 	var got []string
 	for _, r := range ar.Records(a) {
@@ -321,7 +321,7 @@ func TestAbsenceIsRecordedSoonAfterTheFirstContentsOfAType(t *testing.T) {
 // An agent without a history changes contents and records none: what one with a history had recorded before must not seem
 // to have lasted until then.
 func TestRecordsBeforeAnAgentWithoutAHistoryAreDropped(t *testing.T) {
-	stored := []Stored{{a, Record{Until: after(10), Version: "1", Resource: res(a, "1", 10)}}}
+	stored := []Stored{{Key: a, Record: Record{Until: after(10), Version: "1", Resource: res(a, "1", 10)}}}
 	var changed []xds.Key
 	without := New(0, func(k xds.Key) { changed = append(changed, k) })
 	if without.Begin(a.Type, start) || !without.Began(a.Type).IsZero() {

@@ -356,26 +356,7 @@ func TestChangesByAFreezeAreReported(t *testing.T) {
 func TestOfAKilledAgentNoFormerContentIsTakenForAnother(t *testing.T) {
 	running(t, Config{HistoryBytes: 1 << 20}, func(t *testing.T, c *Cache) {
 		j := c.Journal(make(chan struct{}, 1), true)
-		var saved map[xds.Key]Saved
-		var versions []SavedVersion
-		facts := make(map[Fact]string)
-		write := func() Batch {
-			b := j.Take()
-			for _, s := range b.Resources {
-				if saved == nil {
-					saved = make(map[xds.Key]Saved)
-				}
-				saved[xds.Key{Type: s.Type, Name: s.Name}] = s
-			}
-			for f, value := range b.Facts {
-				if facts[f] = value; value == "" {
-					delete(facts, f)
-				}
-			}
-			versions = append(versions, b.Versions...)
-			j.Done(nil)
-			return b
-		}
+		disk := &written{saved: make(map[xds.Key]Saved), facts: make(map[Fact]string), versions: make(map[versionID]SavedVersion)}
 		w := watch(c, "x", xds.ClusterType, "*")
 		complete(c, xds.ClusterType, "a@1", "b@1", "gone@1")
 		accept(w, xds.ClusterType, "a@1", "b@1", "gone@1")
@@ -384,7 +365,7 @@ func TestOfAKilledAgentNoFormerContentIsTakenForAnother(t *testing.T) {
 		pass(time.Minute)
 		complete(c, xds.ClusterType, "a@2", "b@2", "new@1")
 		accept(w, xds.ClusterType, "a@2", "b@2", "new@1")
-		if b := write(); len(b.Versions) != 4 {
+		if b := disk.take(j); len(b.Versions) != 4 {
 			t.Errorf("%d former contents are written with those that replaced them: %v", len(b.Versions), b.Versions)
 		}
 		pass(time.Second)
@@ -393,20 +374,12 @@ func TestOfAKilledAgentNoFormerContentIsTakenForAnother(t *testing.T) {
 		put(c, xds.ClusterType, "b@3")
 		accept(w, xds.ClusterType, "b@3")
 		unrecorded := Fact{UnrecordedFact, xds.ClusterType, "b"}
-		if b := write(); len(b.Versions) != 0 || b.Facts[unrecorded] == "" {
+		if b := disk.take(j); len(b.Versions) != 0 || b.Facts[unrecorded] == "" {
 			t.Errorf("of a content that did not last: %v, %v", b.Versions, b.Facts)
 		}
 		killed := func() *Cache {
-			next := New(c.cfg)
-			next.Journal(make(chan struct{}, 1), true)
-			var all []Saved
-			for _, s := range saved {
-				all = append(all, s)
-			}
 			pass(time.Second)
-			next.Restore(all, facts)
-			next.RestoreVersions(versions)
-			next.ServeRestored()
+			next, _ := disk.restore(c.cfg)
 			return next
 		}
 		is := func(c *Cache, name string, at time.Time, want string) {
@@ -434,8 +407,8 @@ func TestOfAKilledAgentNoFormerContentIsTakenForAnother(t *testing.T) {
 			t.Errorf("to what did not: %q", missing)
 		}
 		// Once it is written, nothing is lost.
-		versions = append(versions, j.TakeVersions()...)
-		if write(); facts[unrecorded] != "" {
+		disk.write(j.TakeVersions())
+		if disk.take(j); disk.facts[unrecorded] != "" {
 			t.Error("it is still said to be missing")
 		}
 		is(killed(), "b", short, "2")

@@ -22,6 +22,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/downstream/codec"
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/memory"
 	"github.com/holdfast-xds/holdfast/internal/procs"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -111,6 +112,7 @@ func (st *stream) run(ctx context.Context) error {
 		results <- err
 		if over.Add(1) == 2 {
 			st.view.Close(End{Unanswered: st.machine.Unanswered(), ByServer: st.rejected})
+			memory.Left()
 			st.log.Info("stream closed", "open_for", time.Since(st.since).Round(time.Millisecond))
 		}
 	}

@@ -2,7 +2,7 @@
 // multiplied by a fleet.
 //
 // It promises to respect GOGC and GOMEMLIMIT of the environment. It does not limit memory: Go may
-// exceed the soft limit. Limit must be called once, and GiveBack may run concurrently with everything
+// exceed the soft limit. Limit must be called once, and GiveBack and Left may run concurrently with everything
 // else.
 package memory
 
@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"sync/atomic"
 	"time"
 )
 
@@ -136,14 +137,21 @@ func GiveBack(ctx context.Context, log *slog.Logger) {
 			continue
 		case <-tick.C:
 		}
-		if !b.over(readHeap()) {
+		if h := readHeap(); !b.quiet(h) || !b.burst(h) && !left.Load() {
 			continue
 		}
+		left.Store(false)
 		debug.FreeOSMemory()
 		giveBackProgram(log)
 		b.reset(readHeap())
 	}
 }
+
+var left atomic.Bool
+
+// Left says that much may have become garbage without any allocation, such as what was remembered of a client that has gone. It is
+// given back as after a burst.
+func Left() { left.Store(true) }
 
 // heap is the number of bytes allocated since the start of the process, and the live bytes after the
 // last collection.
@@ -161,9 +169,14 @@ type burstDetector struct{ start, last uint64 }
 // reset waits for the next burst.
 func (b *burstDetector) reset(h heap) { b.start, b.last = h.allocated, h.allocated }
 
-// over reports whether there was a burst, and hardly any allocation since the last call.
-func (b *burstDetector) over(h heap) bool {
-	idle := h.allocated-b.last < quietBytes
+// quiet reports whether there was hardly any allocation since the last call.
+func (b *burstDetector) quiet(h heap) bool {
+	before := b.last
 	b.last = h.allocated
-	return idle && h.allocated-b.start >= max(burstBytes, h.live/burstShare)
+	return h.allocated-before < quietBytes
+}
+
+// burst reports whether there was a burst since reset.
+func (b *burstDetector) burst(h heap) bool {
+	return h.allocated-b.start >= max(burstBytes, h.live/burstShare)
 }

@@ -66,6 +66,30 @@ func TestWhatABurstLeftIsGivenBackWhenAllIsQuiet(t *testing.T) {
 	})
 }
 
+// A client that goes leaves garbage and allocates nothing.
+func TestWhatAClientLeftIsGivenBackWhenAllIsQuiet(t *testing.T) {
+	for _, said := range []bool{false, true} {
+		bubble.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go GiveBack(ctx, slog.New(slog.DiscardHandler))
+			time.Sleep(3 * checkPeriod) // what was allocated before
+			synctest.Wait()
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			if said {
+				Left()
+			}
+			time.Sleep(2 * checkPeriod)
+			synctest.Wait()
+			runtime.ReadMemStats(&after)
+			if collected := after.NumForcedGC > before.NumForcedGC; collected != said {
+				t.Errorf("a client has gone: %v, collected: %v", said, collected)
+			}
+		})
+	}
+}
+
 func TestABurstIsOverWhenNothingMuchIsAllocated(t *testing.T) {
 	const mib = 1 << 20
 	for _, tc := range []struct {
@@ -83,7 +107,8 @@ func TestABurstIsOverWhenNothingMuchIsAllocated(t *testing.T) {
 	} {
 		b := burstDetector{}
 		for i, allocated := range tc.heaps {
-			if got := b.over(heap{allocated, tc.live}); got != tc.over[i] {
+			h := heap{allocated, tc.live}
+			if got := b.quiet(h) && b.burst(h); got != tc.over[i] {
 				t.Errorf("%s: over is %v after period %d", tc.name, got, i)
 			}
 		}

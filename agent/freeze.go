@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/agent/cache/archive"
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -102,7 +103,7 @@ func (a *Agent) RollBack(q admin.RollbackRequest) ([]admin.Rollback, error) {
 // none is recorded. Contents that were accepted within sameChange of the next one belong to one change.
 func lastChange(members []*group.Member, o cache.Freeze) time.Time {
 	// A span is the time of one change, or of several whose contents are not kept: those of a name that
-	// changed more often than the history is long.
+	// changed more often than the history is long, or before the agent was killed.
 	type span struct{ from, to time.Time }
 	var spans []span
 	for _, m := range members {
@@ -118,6 +119,10 @@ func lastChange(members []*group.Member, o cache.Freeze) time.Time {
 				}
 				if i > 0 && v.From.After(versions[i-1].Until) {
 					spans = append(spans, span{versions[i-1].Until, v.From})
+				}
+				if v.Version == archive.Lost && !v.From.IsZero() {
+					spans = append(spans, span{v.From, v.Until})
+					continue
 				}
 				if !v.Until.IsZero() {
 					spans = append(spans, span{v.Until, v.Until})

@@ -167,3 +167,50 @@ func TestARollbackGoesBackBeforeABurst(t *testing.T) {
 		}
 	})
 }
+
+// The agent is killed while a route flaps. A rollback before the last change goes back to before it flapped: when it last changed
+// is not known.
+func TestARollbackAfterAKillGoesBackBeforeWhatIsLost(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		r.cfg.Node, r.cfg.Group.Cache.HistoryBytes = node("web-1"), 1<<20
+		d := r.servesFrom(&fakeDisk{})
+		r.pass(5 * time.Minute)
+		d.slow(20 * time.Millisecond)
+		r.cp.Set(xdstest.TextRoute("r1", "good"))
+		r.pass(5 * time.Minute)
+		good := time.Now()
+		for _, text := range []string{"bad", "worse", "worst"} {
+			r.cp.Set(xdstest.TextRoute("r1", text))
+			r.pass(100 * time.Millisecond)
+		}
+		killed := &fakeDisk{entries: make(map[store.Key]*store.Entry), notes: make(map[store.NoteKey]string)}
+		for _, record := range d.all() {
+			switch record := record.(type) {
+			case store.Set:
+				if killed.entries[record.Key] = &record.Entry; record.Entry.Content == nil && record.Entry.Previous == nil {
+					delete(killed.entries, record.Key)
+				}
+			case store.Note:
+				if killed.notes[record.Key] = record.Value; record.Value == "" {
+					delete(killed.notes, record.Key)
+				}
+			}
+		}
+		unrecorded := false
+		for key := range killed.notes {
+			unrecorded = unrecorded || strings.HasPrefix(key.Name, string(cache.UnrecordedFact)+" ")
+		}
+		if !unrecorded {
+			t.Fatal("nothing is said to be missing on disk")
+		}
+		r.close()
+		r.stops = nil
+		r.pass(20 * time.Second)
+		r.servesFrom(killed)
+		out, err := r.agent.RollBack(admin.RollbackRequest{DryRun: true})
+		if err != nil || len(out) != 1 || len(out[0].Missing) > 0 || len(out[0].Changes) != 1 || out[0].Changes[0].Name != "r1" ||
+			out[0].To.Sub(good).Abs() > time.Second {
+			t.Errorf("%+v, %v; want a time near %s", out, err, good)
+		}
+	})
+}

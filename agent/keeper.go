@@ -118,6 +118,7 @@ type savedGroup struct {
 	saved    []cache.Saved
 	facts    map[cache.Fact]string
 	versions []cache.SavedVersion
+	asOf     time.Time // when the state was last written, by another agent
 	contact  time.Time
 	pending  []store.Record // of a closed group, not written yet
 	written  time.Time      // the last contact on disk
@@ -199,10 +200,12 @@ func (k *keeper) finish() {
 	if k.released {
 		return
 	}
-	k.versionsAt = time.Time{}
-	err := k.write()
-	if err == nil {
-		err = k.write() // that no former content is missing any more
+	var err error
+	for range 2 { // the second time that no former content is missing any more
+		k.versionsAt = time.Time{}
+		if err = k.write(); err != nil {
+			break
+		}
 	}
 	if err == nil {
 		err = k.disk.Sync()
@@ -224,7 +227,7 @@ func (k *keeper) load(loaded *store.Loaded) {
 	group := func(name string) *savedGroup {
 		g := read[name]
 		if g == nil {
-			g = &savedGroup{name: name, facts: make(map[cache.Fact]string)}
+			g = &savedGroup{name: name, facts: make(map[cache.Fact]string), asOf: loaded.Committed}
 			read[name] = g
 		}
 		return g
@@ -275,7 +278,7 @@ func (k *keeper) load(loaded *store.Loaded) {
 		case there.live != nil:
 			there.live.Cache().RestoreUnstored(k.lostOf(name))
 			there.live.Cache().Restore(g.saved, g.facts)
-			there.live.Cache().RestoreVersions(g.versions)
+			there.live.Cache().RestoreVersions(g.versions, g.asOf)
 		default: // the group was created and closed before the state was read, and is newer
 		}
 	}
@@ -357,7 +360,7 @@ func (k *keeper) adopt(m *group.Member, name string) {
 	g.live, g.journal = m, m.Cache().Journal(k.wake, k.opened && k.disk.Status().Durable)
 	m.Cache().RestoreUnstored(k.lostOf(name))
 	m.Cache().Restore(g.saved, g.facts)
-	m.Cache().RestoreVersions(g.versions)
+	m.Cache().RestoreVersions(g.versions, g.asOf)
 	if !g.contact.IsZero() {
 		m.SetContact(g.contact)
 	}

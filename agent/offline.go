@@ -63,7 +63,7 @@ func offlineGroup(saved *savedGroup, owner string) *group.Group {
 		Upstreams: func() *upstream.Failover { return &upstream.Failover{} },
 	})
 	g.Cache().Restore(saved.saved, saved.facts)
-	g.Cache().RestoreVersions(saved.versions)
+	g.Cache().RestoreVersions(saved.versions, saved.asOf)
 	g.Cache().ServeRestored()
 	if !saved.contact.IsZero() {
 		g.SetContact(saved.contact)

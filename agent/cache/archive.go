@@ -38,18 +38,21 @@ func (c *Cache) archiveChanged(k xds.Key) {
 	case j == nil, !storesHistory(k.Type):
 	case k.Name == "":
 		c.persistFact(HistoryFact, k)
-	case j.broken && j.all == nil: // everything is written again
 	case c.archive.Lasting(k):
 		j.lasting[k] = struct{}{}
-		if _, ok := j.versions[k]; ok {
-			delete(j.versions, k)
+		delete(j.versions, k)
+		if _, ok := j.unrecorded[k]; ok {
+			delete(j.unrecorded, k)
 			c.persistFact(UnrecordedFact, k)
 		}
 		wake.Signal(j.changed)
 	default:
-		_, lasting := j.lasting[k]
-		if _, ok := j.versions[k]; !ok && !lasting {
-			j.versions[k] = struct{}{}
+		if _, ok := j.lasting[k]; ok {
+			return
+		}
+		j.versions[k] = struct{}{}
+		if _, ok := j.unrecorded[k]; !ok && c.archive.Unwritten(k) { // not only to be deleted on disk
+			j.unrecorded[k] = struct{}{}
 			c.persistFact(UnrecordedFact, k)
 		}
 		wake.Signal(j.changed)
@@ -71,9 +74,10 @@ type SavedVersion struct {
 func (j *Journal) TakeVersions() []SavedVersion {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()
-	for k := range j.versions {
+	for k := range j.unrecorded {
 		j.c.persistFact(UnrecordedFact, k)
 	}
+	xds.ResetNames(&j.unrecorded)
 	return j.takeVersions(&j.versions)
 }
 
@@ -102,14 +106,18 @@ func (c *Cache) takeAllVersions() (out []SavedVersion) {
 	return out
 }
 
-// RestoreVersions restores the former contents that were on disk. It is called once at most, after Restore. Of a name with an
-// UnrecordedFact it is not known what it was after the last of its records.
-func (c *Cache) RestoreVersions(saved []SavedVersion) {
+// RestoreVersions restores the former contents that were on disk. It is called once at most, after Restore. asOf is when the disk
+// was last written to; the zero time is now. Of a name with an UnrecordedFact it is not known what it was from the last of its
+// records until then.
+func (c *Cache) RestoreVersions(saved []SavedVersion, asOf time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if asOf.IsZero() {
+		asOf = c.began
+	}
 	stored := make([]archive.Stored, 0, len(saved)+len(c.unrecorded))
 	for _, k := range c.unrecorded {
-		stored = append(stored, archive.Stored{Key: k, Record: archive.Record{Until: c.began.UTC().Round(0), Version: archive.Lost}, New: true})
+		stored = append(stored, archive.Stored{Key: k, Record: archive.Record{Until: asOf.UTC().Round(0), Version: archive.Lost}, New: true})
 	}
 	c.unrecorded = nil
 	for _, s := range saved {

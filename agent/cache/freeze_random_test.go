@@ -223,7 +223,7 @@ func FuzzFreeze(f *testing.F) {
 					frozen.Cache = New(frozen.cfg)
 					j = frozen.Journal(make(chan struct{}, 1), true)
 					frozen.Restore(saved, facts)
-					frozen.RestoreVersions(versions)
+					frozen.RestoreVersions(versions, time.Time{})
 					frozen.connect()
 					frozen.ServeRestored()
 					frozen.reads(t)

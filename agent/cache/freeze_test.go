@@ -252,7 +252,7 @@ func restarted(t *testing.T, from *Cache, j *Journal, early func(*Cache)) *Cache
 	subscribe(w, xds.EndpointType, "a")
 	early(c)
 	c.Restore(saved, facts)
-	c.RestoreVersions(j.SavedVersions())
+	c.RestoreVersions(j.SavedVersions(), time.Time{})
 	c.ServeRestored()
 	return c
 }

@@ -99,8 +99,8 @@ type Journal struct {
 	facts   map[Fact]string      // the facts on disk
 	removed map[xds.Key]*onDisk  // what the disk has of names without an entry
 	// versions has the names whose former contents may differ from the disk, and lasting those of which that is to be
-	// changed with the next Take.
-	versions, lasting map[xds.Key]struct{}
+	// changed with the next Take. unrecorded has those of versions of which a record is not on disk yet.
+	versions, lasting, unrecorded map[xds.Key]struct{}
 	// all is what All returned while it is being written; nil otherwise.
 	all *rewriting
 	// An upstream ACK waits here until the contents that clients ACKed are on disk: waiting has those
@@ -115,10 +115,10 @@ type rewriting struct {
 	entries []rewritten
 	removed map[xds.Key]*onDisk
 	facts   map[Fact]string
-	// names, dirty, versions and lasting are those of the Journal when All was called.
-	names             map[xds.Key]struct{}
-	dirty             map[Fact]struct{}
-	versions, lasting map[xds.Key]struct{}
+	// These are those of the Journal when All was called.
+	names                         map[xds.Key]struct{}
+	dirty                         map[Fact]struct{}
+	versions, lasting, unrecorded map[xds.Key]struct{}
 }
 
 type rewritten struct {
@@ -138,7 +138,7 @@ func (c *Cache) Journal(changed chan<- struct{}, durable bool) *Journal {
 		c: c, changed: changed, broken: !durable,
 		names: make(map[xds.Key]struct{}), dirty: make(map[Fact]struct{}),
 		facts: make(map[Fact]string), removed: make(map[xds.Key]*onDisk),
-		versions: make(map[xds.Key]struct{}), lasting: make(map[xds.Key]struct{}),
+		versions: make(map[xds.Key]struct{}), lasting: make(map[xds.Key]struct{}), unrecorded: make(map[xds.Key]struct{}),
 	}
 	return c.journal
 }
@@ -239,10 +239,10 @@ func (j *Journal) All() Batch {
 	}
 	all := &rewriting{
 		entries: make([]rewritten, 0, size), removed: make(map[xds.Key]*onDisk), facts: j.c.allFacts(),
-		names: j.names, dirty: j.dirty, versions: j.versions, lasting: j.lasting,
+		names: j.names, dirty: j.dirty, versions: j.versions, lasting: j.lasting, unrecorded: j.unrecorded,
 	}
 	j.names, j.dirty, j.all = make(map[xds.Key]struct{}), make(map[Fact]struct{}), all
-	j.versions, j.lasting = make(map[xds.Key]struct{}), make(map[xds.Key]struct{})
+	j.versions, j.lasting, j.unrecorded = make(map[xds.Key]struct{}), make(map[xds.Key]struct{}), make(map[xds.Key]struct{})
 	b := Batch{Resources: make([]Saved, 0, size), Facts: all.facts, Versions: j.c.takeAllVersions()}
 	for t, name := range j.c.names {
 		s, want := j.c.saved(t, name)
@@ -285,7 +285,16 @@ func (j *Journal) finishRewrite(written bool) {
 		maps.Copy(j.dirty, all.dirty)
 		maps.Copy(j.versions, all.versions)
 		maps.Copy(j.lasting, all.lasting)
+		maps.Copy(j.unrecorded, all.unrecorded)
 		return
+	}
+	for _, pending := range []map[xds.Key]struct{}{all.versions, all.lasting} {
+		for k := range pending {
+			_, again := j.versions[k]
+			if _, lasting := j.lasting[k]; !again && !lasting {
+				j.c.archive.Take(k) // it is written
+			}
+		}
 	}
 	j.facts, j.removed = all.facts, all.removed
 	for _, t := range j.c.tables {
@@ -477,7 +486,7 @@ func (c *Cache) fact(f Fact) string {
 		}
 	case UnrecordedFact:
 		if c.journal != nil {
-			_, holds = c.journal.versions[k]
+			_, holds = c.journal.unrecorded[k]
 		}
 	case DeferredFact:
 		holds, _ = c.guard.Deferred(k)

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -66,7 +67,7 @@ func (d *written) restore(cfg Config) (*Cache, *Journal) {
 		versions = append(versions, v)
 	}
 	c.Restore(saved, d.facts)
-	c.RestoreVersions(versions)
+	c.RestoreVersions(versions, time.Time{})
 	c.ServeRestored()
 	return c, j
 }
@@ -121,7 +122,20 @@ func TestWhatAKilledAgentHadAcceptedIsRightOrNotKnown(t *testing.T) {
 				if random.IntN(4) == 0 {
 					changes[names[random.IntN(len(names))]] = "" // removed
 				}
-				set(changes)
+				if random.IntN(8) == 0 { // a rewrite for which there is no room, during which or after which something changes
+					early := random.IntN(2) == 0
+					j.All()
+					if early {
+						set(changes)
+						pass(time.Millisecond)
+					}
+					j.Done(errors.New("no space left"))
+					if !early {
+						set(changes)
+					}
+				} else {
+					set(changes)
+				}
 				disk.take(j) // no ACK reaches the control plane before
 				switch random.IntN(8) {
 				case 0, 1:
@@ -155,4 +169,41 @@ func TestWhatAKilledAgentHadAcceptedIsRightOrNotKnown(t *testing.T) {
 			}
 		})
 	}
+}
+
+// That a record of a name is dropped, because the history is full, is no reason to doubt what the name is since its last one.
+func TestADroppedRecordHidesNothing(t *testing.T) {
+	running(t, Config{HistoryBytes: 4000}, func(t *testing.T, c *Cache) { // 3,000 for other types than endpoints: six records
+		disk := &written{saved: make(map[xds.Key]Saved), facts: make(map[Fact]string), versions: make(map[versionID]SavedVersion)}
+		c, j := disk.restore(c.cfg)
+		w := watch(c, "x", xds.ClusterType, "*")
+		set := func(all ...string) {
+			complete(c, xds.ClusterType, all...)
+			accept(w, xds.ClusterType, all...)
+			disk.take(j)
+		}
+		set("a@1", "b@1")
+		pass(time.Minute)
+		set("a@2", "b@1")
+		pass(time.Second)
+		set("a@3", "b@1")
+		disk.write(j.TakeVersions())
+		disk.take(j)
+		pass(time.Hour)
+		good := time.Now()
+		pass(time.Hour)
+		for n := range 7 {
+			set("a@3", fmt.Sprintf("b@%d", n+2))
+			for f := range disk.facts {
+				if f.Kind == UnrecordedFact {
+					t.Errorf("after %d changes of b it is doubted what %s was", n+1, f.Name)
+				}
+			}
+			pass(time.Minute)
+		}
+		next, _ := disk.restore(c.cfg)
+		if r, known := next.At(xds.ClusterType, "a", good); !known || version(r) != "3" {
+			t.Errorf("a was %q, %v", version(r), known)
+		}
+	})
 }

@@ -140,14 +140,13 @@ func TestARollbackAfterTheAgentWasKilled(t *testing.T) {
 		w.start("--state-dir", w.path("state"))
 		w.saved()
 		good := time.Now().UTC().Format(time.RFC3339Nano)
-		accepted := func(name string) { w.says([]string{"diff", name, "served", "accepted"}, "are the same") }
+		accepted := func(name, text string) { w.says([]string{"diff", name, "previous", "accepted"}, text) }
 		c1 := xdstest.Cluster("c1", "")
 		c1.AltStatName = "changed"
 		w.cp.Set(c1)
-		accepted("CDS/c1")
+		accepted("CDS/c1", "alt_stat_name: changed")
 		w.cp.Set(xdstest.Route("ingress", "c2"))
-		w.serves("v2")
-		accepted("RDS/ingress")
+		accepted("RDS/ingress", "cluster: c2")
 		w.agent.Kill()
 		w.runAgent()
 		w.group()

@@ -347,6 +347,11 @@ func (a *Archive) Lasting(k xds.Key) bool {
 	return newest.From.IsZero() || newest.Until.Sub(newest.From) >= Short
 }
 
+// Unwritten reports whether Take has a record of a name to return that is not on disk in any form.
+func (a *Archive) Unwritten(k xds.Key) bool {
+	return slices.ContainsFunc(a.Records(k), func(r Record) bool { return r.changed && !r.onDisk })
+}
+
 // Take returns the records of a name that are new or changed since the last call, and the ends of those
 // that it had returned, or that were restored, and that are not there any more.
 func (a *Archive) Take(k xds.Key) (changed []Record, deleted []time.Time) {
@@ -367,18 +372,19 @@ func (a *Archive) Take(k xds.Key) (changed []Record, deleted []time.Time) {
 	return changed, deleted
 }
 
-// TakeAll is Take for all records of the types for which of is true, to replace everything that was
-// written before.
+// TakeAll returns all records of the types for which of is true, to replace everything that was written before. What Take would
+// return it returns nevertheless, until it is called: what is to replace everything may not get that far.
 func (a *Archive) TakeAll(of func(typeURL string) bool) iter.Seq2[xds.Key, []Record] {
 	return func(yield func(xds.Key, []Record) bool) {
 		for k, n := range a.names {
 			if !of(k.Type) {
 				continue
 			}
+			records := slices.Clone(n.records)
 			for i := range n.records {
-				n.records[i].changed = true
+				n.records[i].Taken, n.records[i].onDisk = true, true
 			}
-			if records, _ := a.Take(k); !yield(k, records) {
+			if len(records) > 0 && !yield(k, records) {
 				return
 			}
 		}
@@ -418,7 +424,7 @@ type Stored struct {
 }
 
 // Restore restores the records that were on disk. What was recorded since the start is newer, and
-// comes after them. Those of a type without a beginning are dropped: an agent without a history has run since.
+// comes after them. Those before the beginning of their type are dropped: an agent without a history has run since.
 func (a *Archive) Restore(began map[string]time.Time, stored []Stored) {
 	if !a.Enabled() {
 		return
@@ -440,7 +446,7 @@ func (a *Archive) Restore(began map[string]time.Time, stored []Stored) {
 	}
 	for _, s := range stored {
 		s.Taken, s.onDisk = false, !s.New
-		if a.began[s.Type].IsZero() {
+		if began, ok := a.began[s.Type]; !ok || s.Until.Before(began) {
 			a.discard(s)
 			continue
 		}

@@ -52,10 +52,15 @@ func asSubreaper() error {
 		return err
 	}
 	// What leaves children behind: they end after their parent.
-	leave := func() error {
-		return exec.Command("/bin/sh", "-c", "for i in 1 2 3 4 5; do sleep 0.2 & done").Run()
+	leave := func(r *Reaper) error {
+		cmd := exec.Command("/bin/sh", "-c", "for i in 1 2 3 4 5; do sleep 0.2 & done")
+		defer r.Done(cmd)
+		if err := r.Start(cmd); err != nil {
+			return err
+		}
+		return cmd.Wait()
 	}
-	if err := leave(); err != nil {
+	if err := leave(nil); err != nil {
 		return err
 	}
 	if err := until("the test shows nothing: no zombies without a reaper", func() (bool, error) {
@@ -79,7 +84,7 @@ func asSubreaper() error {
 	if err := until("zombies from before are left", none); err != nil {
 		return err
 	}
-	if err := leave(); err != nil {
+	if err := leave(r); err != nil {
 		return err
 	}
 	// One's own keeps its status, however late it is asked for, also while others go.

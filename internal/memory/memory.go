@@ -104,6 +104,10 @@ func gcPercentFor(live uint64, churns bool) int {
 	return int(max(percent-percent%10, 10))
 }
 
+// leftShare is the part of the time, as a divisor, that collections of what clients left may take: of a large heap they take
+// long, and clients come and go all the time.
+const leftShare = 50
+
 // Go returns memory to the system by itself, but keeps a reserve, and half of the live heap as room
 // for garbage; and the pages of the program that a burst used stay resident. After a burst, when the
 // process is idle, GiveBack returns both.
@@ -128,6 +132,7 @@ func GiveBack(ctx context.Context, log *slog.Logger) {
 	defer tick.Stop()
 	started := time.After(startDelay)
 	b := burstDetector{}
+	var leftFrom time.Time // when the next collection of what clients left is due
 	for {
 		select {
 		case <-ctx.Done():
@@ -137,12 +142,15 @@ func GiveBack(ctx context.Context, log *slog.Logger) {
 			continue
 		case <-tick.C:
 		}
-		if h := readHeap(); !b.quiet(h) || !b.burst(h) && !left.Load() {
+		began := time.Now()
+		if h := readHeap(); !b.quiet(h) || !b.burst(h) && (!left.Load() || began.Before(leftFrom)) {
 			continue
 		}
 		left.Store(false)
 		debug.FreeOSMemory()
 		giveBackProgram(log)
+		ended := time.Now()
+		leftFrom = ended.Add(leftShare * ended.Sub(began))
 		b.reset(readHeap())
 	}
 }

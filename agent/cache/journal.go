@@ -191,8 +191,8 @@ func (c *Cache) afterWrite(acks []func()) []func() {
 	return nil
 }
 
-// Take returns what changed since the last call, without former contents that did not last (TakeVersions). The caller must call Done when it is written, or
-// cannot be.
+// Take returns what changed since the last call, without former contents that did not last (TakeVersions). The caller must
+// call Done when it is written, or cannot be.
 func (j *Journal) Take() Batch {
 	j.c.mu.Lock()
 	defer j.c.mu.Unlock()

@@ -3,6 +3,7 @@ package cache
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -17,8 +18,18 @@ type written struct {
 	versions map[versionID]SavedVersion
 }
 
+func newWritten() *written {
+	return &written{saved: make(map[xds.Key]Saved), facts: make(map[Fact]string), versions: make(map[versionID]SavedVersion)}
+}
+
 func (d *written) take(j *Journal) Batch {
 	b := j.Take()
+	d.apply(b)
+	j.Done(nil)
+	return b
+}
+
+func (d *written) apply(b Batch) {
 	for f, value := range b.Facts {
 		if d.facts[f] = value; value == "" {
 			delete(d.facts, f)
@@ -28,8 +39,6 @@ func (d *written) take(j *Journal) Batch {
 	for _, s := range b.Resources {
 		d.saved[xds.Key{Type: s.Type, Name: s.Name}] = s
 	}
-	j.Done(nil)
-	return b
 }
 
 func (d *written) write(versions []SavedVersion) {
@@ -43,14 +52,8 @@ func (d *written) write(versions []SavedVersion) {
 
 func (d *written) rewrite(j *Journal) {
 	b := j.All()
-	*d = written{saved: make(map[xds.Key]Saved), facts: make(map[Fact]string), versions: make(map[versionID]SavedVersion)}
-	for f, value := range b.Facts {
-		d.facts[f] = value
-	}
-	d.write(b.Versions)
-	for _, s := range b.Resources {
-		d.saved[xds.Key{Type: s.Type, Name: s.Name}] = s
-	}
+	*d = *newWritten()
+	d.apply(b)
 	j.Done(nil)
 }
 
@@ -78,7 +81,7 @@ func TestWhatAKilledAgentHadAcceptedIsRightOrNotKnown(t *testing.T) {
 	for seed := range uint64(200) {
 		running(t, Config{HistoryBytes: 1 << 20}, func(t *testing.T, _ *Cache) {
 			random := rand.New(rand.NewPCG(seed, 9))
-			disk := &written{saved: make(map[xds.Key]Saved), facts: make(map[Fact]string), versions: make(map[versionID]SavedVersion)}
+			disk := newWritten()
 			c, j := disk.restore(Config{HistoryBytes: 1 << 20})
 			w := watch(c, "x", xds.ClusterType, "*")
 			names := []string{"a", "b", "c"}
@@ -111,11 +114,7 @@ func TestWhatAKilledAgentHadAcceptedIsRightOrNotKnown(t *testing.T) {
 					flap = time.Minute
 				}
 				pass(flap)
-				is := make(map[string]string)
-				for _, name := range names {
-					is[name] = now[name]
-				}
-				past = append(past, moment{time.Now(), is})
+				past = append(past, moment{time.Now(), maps.Clone(now)})
 				pass(time.Millisecond)
 				n++
 				changes := map[string]string{names[random.IntN(len(names))]: fmt.Sprint(n)}
@@ -174,7 +173,7 @@ func TestWhatAKilledAgentHadAcceptedIsRightOrNotKnown(t *testing.T) {
 // That a record of a name is dropped, because the history is full, is no reason to doubt what the name is since its last one.
 func TestADroppedRecordHidesNothing(t *testing.T) {
 	running(t, Config{HistoryBytes: 4000}, func(t *testing.T, c *Cache) { // 3,000 for other types than endpoints: six records
-		disk := &written{saved: make(map[xds.Key]Saved), facts: make(map[Fact]string), versions: make(map[versionID]SavedVersion)}
+		disk := newWritten()
 		c, j := disk.restore(c.cfg)
 		w := watch(c, "x", xds.ClusterType, "*")
 		set := func(all ...string) {

@@ -356,7 +356,7 @@ func TestChangesByAFreezeAreReported(t *testing.T) {
 func TestOfAKilledAgentNoFormerContentIsTakenForAnother(t *testing.T) {
 	running(t, Config{HistoryBytes: 1 << 20}, func(t *testing.T, c *Cache) {
 		j := c.Journal(make(chan struct{}, 1), true)
-		disk := &written{saved: make(map[xds.Key]Saved), facts: make(map[Fact]string), versions: make(map[versionID]SavedVersion)}
+		disk := newWritten()
 		w := watch(c, "x", xds.ClusterType, "*")
 		complete(c, xds.ClusterType, "a@1", "b@1", "gone@1")
 		accept(w, xds.ClusterType, "a@1", "b@1", "gone@1")

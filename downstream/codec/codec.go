@@ -175,7 +175,7 @@ func delta(d *Delta) (mem.BufferSlice, bool) {
 		d.Resource(i, r)
 		body := r.Resource
 		r.Resource = nil // leaves the fields around the body
-		plain := w.isPlain(r)
+		plain := isPlain(r)
 		var own int
 		if plain {
 			own = sizeString(nameField, r.GetName()) + sizeString(versionField, r.GetVersion())
@@ -207,7 +207,7 @@ func delta(d *Delta) (mem.BufferSlice, bool) {
 
 // isPlain reports whether a resource, whose body was taken out, has a name and a version only, as most have. It has no
 // unknown fields (Delta.Resource).
-func (w *writer) isPlain(r *discoveryv3.Resource) bool {
+func isPlain(r *discoveryv3.Resource) bool {
 	return r.ResourceName == nil && len(r.Aliases) == 0 && r.Ttl == nil && r.CacheControl == nil && r.Metadata == nil &&
 		utf8.ValidString(r.Name) && utf8.ValidString(r.Version)
 }

@@ -112,7 +112,7 @@ func (c *collector) has(name string) bool {
 		return slices.ContainsFunc(c.resources, func(r *xds.Resource) bool { return r.Name == name })
 	}
 	if c.names == nil {
-		c.names = make(map[string]struct{}, max(len(c.resources)+1, cap(c.resources)))
+		c.names = make(map[string]struct{}, cap(c.resources))
 		for _, r := range c.resources {
 			c.names[r.Name] = struct{}{}
 		}

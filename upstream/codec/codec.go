@@ -30,8 +30,7 @@ import (
 const shareFrom = 64
 
 // shareDeltaFrom is the size of the smallest Delta response, in bytes, whose resources are shared. A smaller one mostly has
-// what changed, and no other than those of a new stream has much else: to look for each resource in the cache, whose memory
-// is in no cache of the processor, costs more than copying it.
+// resources that changed: finding the former content of each, which the processor must load from memory, costs more than a copy.
 const shareDeltaFrom = 32 << 10
 
 // releaseFrom is the size of the smallest message, in bytes, whose buffers are released while it

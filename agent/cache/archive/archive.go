@@ -31,8 +31,8 @@ const MaxVersions = 10
 // DefaultBytes is the default of the bytes that are kept.
 const DefaultBytes = 16 << 20
 
-// recordBytes is what a record costs beside the body, about: it is one of two slices that grow, and has a resource with
-// its name, versions and type.
+// recordBytes is about what a record costs beside the body: its places in two slices that grow, and the resource with its
+// name, versions and type.
 const recordBytes = 480
 
 // Lost is the version in a record of what is not known: the process ended before it had written what the name was.
@@ -168,13 +168,19 @@ func (a *Archive) Replaced(k xds.Key, was *xds.Resource, now time.Time) {
 	a.add(k, r)
 }
 
-// add adds a record.
-func (a *Archive) add(k xds.Key, r Record) {
+// named returns the records of a name, to write to.
+func (a *Archive) named(k xds.Key) *name {
 	n := a.names[k]
 	if n == nil {
 		n = &name{key: k}
 		a.names[k] = n
 	}
+	return n
+}
+
+// add adds a record.
+func (a *Archive) add(k xds.Key, r Record) {
+	n := a.named(k)
 	if last := len(n.records) - 1; last >= 0 {
 		before := n.records[last].Until
 		if !r.Until.After(before) {
@@ -372,8 +378,8 @@ func (a *Archive) Take(k xds.Key) (changed []Record, deleted []time.Time) {
 	return changed, deleted
 }
 
-// TakeAll returns all records of the types for which of is true, to replace everything that was written before. What Take would
-// return it returns nevertheless, until it is called: what is to replace everything may not get that far.
+// TakeAll returns all records of the types for which of is true, to replace everything that was written before. Take still
+// returns afterwards what is new: that everything is replaced may fail.
 func (a *Archive) TakeAll(of func(typeURL string) bool) iter.Seq2[xds.Key, []Record] {
 	return func(yield func(xds.Key, []Record) bool) {
 		for k, n := range a.names {
@@ -445,11 +451,11 @@ func (a *Archive) Restore(began map[string]time.Time, stored []Stored) {
 		a.pools[i] = pool{limit: a.pools[i].limit}
 	}
 	for _, s := range stored {
-		s.Taken, s.onDisk = false, !s.New
 		if began, ok := a.began[s.Type]; !ok || s.Until.Before(began) {
 			a.discard(s)
 			continue
 		}
+		s.Taken, s.onDisk = false, !s.New
 		a.add(s.Key, s.Record)
 	}
 	for _, s := range newer {
@@ -459,11 +465,7 @@ func (a *Archive) Restore(began map[string]time.Time, stored []Stored) {
 
 // discard deletes a record from the disk.
 func (a *Archive) discard(s Stored) {
-	n := a.names[s.Key]
-	if n == nil {
-		n = &name{key: s.Key}
-		a.names[s.Key] = n
-	}
+	n := a.named(s.Key)
 	n.deleted = append(n.deleted, s.Until)
 	a.changed(s.Key)
 }

@@ -1,6 +1,9 @@
 package downstream_test
 
 import (
+	"context"
+	"log/slog"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -10,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/memory"
 	"github.com/holdfast-xds/holdfast/internal/reconnect"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
@@ -123,6 +127,33 @@ func TestAClientThatDoesNotLeaveIsCut(t *testing.T) {
 		s.end()
 		if took := time.Since(began); took < 5*time.Second || took > 7*time.Second {
 			s.Errorf("the end took %s", took)
+		}
+	})
+}
+
+// Nothing is allocated when a client goes, so that somebody must say that its memory can be given back.
+func TestTheMemoryOfAClientThatLeavesIsGivenBack(t *testing.T) {
+	inBothForms(t, downstream.Config{}, func(s *service) {
+		c := s.client(s.dial())
+		c.Subscribe(xds.ClusterType)
+		ctx, cancel := context.WithCancel(s.Context())
+		defer cancel()
+		go memory.GiveBack(ctx, slog.New(slog.DiscardHandler))
+		s.pass(10 * time.Second) // what was allocated before
+		collections := func() uint32 {
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return m.NumForcedGC
+		}
+		before := collections()
+		s.pass(10 * time.Second)
+		if n := collections(); n != before {
+			s.Errorf("%d collections though nobody left", n-before)
+		}
+		c.Close()
+		s.pass(10 * time.Second)
+		if collections() == before {
+			s.Error("a client has gone, and nothing was collected")
 		}
 	})
 }

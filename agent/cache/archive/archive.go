@@ -422,7 +422,7 @@ func (a *Archive) Types() iter.Seq2[string, time.Time] {
 // Bytes returns what the records take in memory, about.
 func (a *Archive) Bytes() int64 { return a.pools[0].bytes + a.pools[1].bytes }
 
-// Stored is a record that was on disk, or is New there.
+// Stored is a record that was on disk. New says that it is not there yet: only Restore's caller knows of it.
 type Stored struct {
 	xds.Key
 	Record

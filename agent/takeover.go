@@ -152,13 +152,12 @@ func (a *Agent) takeBack(ctx context.Context) {
 // while another agent serves, then requests that agent to release it, and confirms when all is bound.
 // Then the other agent exits.
 func (a *Agent) bind(ctx context.Context) error {
-	inUse := func(err error) bool { return a.cfg.Takeover && errors.Is(err, syscall.EADDRINUSE) }
 	alone := []func() error{a.bindSocket, a.bindREST, a.surface.Listen}
 	if a.shadow != nil {
 		alone = []func() error{a.surface.Listen}
 	}
 	if !a.cfg.Takeover {
-		return bindAll(ctx, inUse, alone)
+		return a.bindAll(ctx, alone)
 	}
 	if !strings.HasPrefix(a.cfg.Admin.Addr, "unix:") {
 		return errors.New("--takeover needs --admin unix:PATH, the same as that of the running agent")
@@ -169,7 +168,7 @@ func (a *Agent) bind(ctx context.Context) error {
 	other, err := admin.Client{Addr: a.cfg.Admin.Addr}.Takeover(ctx)
 	if errors.Is(err, admin.ErrNoAgent) {
 		a.cfg.Log.Info("no agent to take over from", "admin", a.cfg.Admin.Addr)
-		return bindAll(ctx, inUse, alone)
+		return a.bindAll(ctx, alone)
 	}
 	if err != nil {
 		return fmt.Errorf("--takeover: %w", err)
@@ -178,11 +177,7 @@ func (a *Agent) bind(ctx context.Context) error {
 	a.cfg.Log.Info("takeover from another agent started")
 	// The socket comes last: as soon as it is replaced, clients connect to this agent.
 	steps := []func() error{a.openState, a.surface.Listen, a.bindREST, a.bindSocket}
-	if other.Before {
-		a.cfg.Log.Info("the other agent has an earlier version, which does not report when its sockets and addresses are free: retrying until they are")
-		return bindAll(ctx, func(error) bool { return true }, steps)
-	}
-	if err := bindAll(ctx, inUse, steps); err != nil {
+	if err := a.bindAll(ctx, steps); err != nil {
 		return fmt.Errorf("%w (the other agent keeps serving)", err)
 	}
 	if err := other.Confirm(); err != nil {
@@ -191,12 +186,13 @@ func (a *Agent) bind(ctx context.Context) error {
 	return nil
 }
 
-// bindAll runs one step after the other. A step is retried, for handoverWithin, while its error passes.
-func bindAll(ctx context.Context, passes func(error) bool, steps []func() error) error {
+// bindAll runs one step after the other. With --takeover, a step is retried for handoverWithin while its address is in use.
+func (a *Agent) bindAll(ctx context.Context, steps []func() error) error {
+	inUse := func(err error) bool { return a.cfg.Takeover && errors.Is(err, syscall.EADDRINUSE) }
 	for _, step := range steps {
 		deadline := time.Now().Add(handoverWithin)
 		err := step()
-		for err != nil && passes(err) && time.Now().Before(deadline) && wake.Sleep(ctx, handoverRetry) {
+		for err != nil && inUse(err) && time.Now().Before(deadline) && wake.Sleep(ctx, handoverRetry) {
 			err = step()
 		}
 		if err != nil {

@@ -169,9 +169,6 @@ func (c Client) request(ctx context.Context, method, path string, query url.Valu
 	return read(resp)
 }
 
-// since is the first release whose agents have everything that a Client asks for.
-const since = "v0.1.0"
-
 // unknown returns an error if the agent has nothing for a request at all, which is what net/http then answers. An agent that has
 // something for it answers in its own words that a node or a resource is not known.
 func (c Client) unknown(req *http.Request, resp *http.Response) error {
@@ -184,9 +181,9 @@ func (c Client) unknown(req *http.Request, resp *http.Response) error {
 		return nil
 	}
 	if _, unix := socketPath(c.Addr); !unix && req.Method != http.MethodGet && c.Handler == nil {
-		return fmt.Errorf("%s has no %s %s: what changes something needs the agent's Unix socket as --admin, and an agent of %s or later", c.Addr, req.Method, req.URL.Path, since)
+		return fmt.Errorf("%s has no %s %s: what changes something needs the agent's Unix socket as --admin, and an agent of this version (`holdfast version`, `holdfast status`)", c.Addr, req.Method, req.URL.Path)
 	}
-	return fmt.Errorf("%s has no %s %s: the command needs an agent of %s or later", c.Addr, req.Method, req.URL.Path, since)
+	return fmt.Errorf("%s has no %s %s: the command needs an agent of its own version (`holdfast version`, `holdfast status`)", c.Addr, req.Method, req.URL.Path)
 }
 
 func (c Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {

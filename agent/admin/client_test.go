@@ -21,8 +21,8 @@ func TestAClientSaysThatAnAgentIsTooOld(t *testing.T) {
 		ask  func() error
 		want string
 	}{
-		"an unknown path":   {func() error { _, err := c.Status(t.Context()); return err }, c.Addr + " has no GET /status.json: the command needs an agent of v0.1.0 or later"},
-		"an unknown action": {func() error { return c.Freeze(t.Context(), FreezeRequest{}) }, c.Addr + " has no POST /freeze: what changes something needs the agent's Unix socket as --admin, and an agent of v0.1.0 or later"},
+		"an unknown path":   {func() error { _, err := c.Status(t.Context()); return err }, c.Addr + " has no GET /status.json: the command needs an agent of its own version (`holdfast version`, `holdfast status`)"},
+		"an unknown action": {func() error { return c.Freeze(t.Context(), FreezeRequest{}) }, c.Addr + " has no POST /freeze: what changes something needs the agent's Unix socket as --admin, and an agent of this version (`holdfast version`, `holdfast status`)"},
 		"an unknown method": {func() error { _, err := c.RehearseLive(t.Context(), 1); return err }, "has no POST /rehearsal: what changes"},
 		"an unknown node":   {func() error { _, err := c.History(t.Context(), HistoryFilter{Node: "web-9"}); return err }, `answers 404 Not Found to /history: no client has the node "web-9"`},
 	} {

@@ -79,9 +79,6 @@ type Takeover struct {
 	addr string
 	conn net.Conn
 	r    *bufio.Reader
-	// Before is set if the old agent has a version without this protocol, which does not report when
-	// it has released everything.
-	Before bool
 }
 
 // Takeover requests a takeover, and returns when the old agent has released its state, its sockets
@@ -120,14 +117,6 @@ func (t *Takeover) ask() error {
 	if err != nil {
 		return gone(err)
 	}
-	if resp.StatusCode == http.StatusOK {
-		// A version without this protocol has released everything, and exits when its sockets are
-		// replaced.
-		t.Before = true
-		_ = resp.Body.Close()
-		t.Abandon() // that version waits for its connections to end
-		return nil
-	}
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		defer func() { _ = resp.Body.Close() }()
 		return fmt.Errorf("%s answers %s: %s", t.addr, resp.Status, said(resp))
@@ -161,8 +150,7 @@ func ReadLine(r io.Reader) (string, error) {
 
 // Confirm reports to the old agent that this process serves on everything that was released, and
 // returns nil when that agent has accepted it, or has exited by itself. After an error, which may be
-// ErrWithdrawn, the old agent keeps serving and this one must not. It is not for an agent that is
-// Before.
+// ErrWithdrawn, the old agent keeps serving and this one must not.
 func (t *Takeover) Confirm() error {
 	defer t.Abandon()
 	_, _ = io.WriteString(t.conn, Confirmed+"\n") // an error shows in the read below

@@ -34,6 +34,10 @@ func TestWhatIsNotForThisStoreIsSetAside(t *testing.T) {
 			binary.LittleEndian.PutUint32(log[len(magic):], 0)
 			return log
 		}},
+		{"a format that was never released", asideCorrupt, func(t *testing.T, log []byte) []byte {
+			binary.LittleEndian.PutUint32(log[len(magic):], formatVersion-1)
+			return log
+		}},
 		{"another program's file", asideForeign, func(t *testing.T, log []byte) []byte { return append([]byte("SQLite format 3"), log...) }},
 		{"another identity", asideForeign, func(t *testing.T, log []byte) []byte {
 			return reheader(t, log, func(h *header) { h.identity = "node two" })

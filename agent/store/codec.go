@@ -24,7 +24,7 @@ const (
 	setPrevious
 )
 
-// Flags of an encoded resource. In format 1 the first bit meant that a client had accepted the resource.
+// Flags of an encoded resource. The first bit has no meaning.
 const (
 	resourceWrapped = 1 << (iota + 1)
 	resourceBody
@@ -291,13 +291,13 @@ func decodeEntry(b []byte, key Key, in stringTable) (e Entry, why string) {
 	c := cutter{rest: b}
 	flags := c.flags()
 	if flags&setPrevious != 0 {
-		if e.Previous, e.PreviousSource, _, why = decodeResource(c.bytes(), key, in); why != "" {
+		if e.Previous, e.PreviousSource, why = decodeResource(c.bytes(), key, in); why != "" {
 			return Entry{}, why
 		}
 	}
 	switch {
 	case flags&setContent != 0:
-		if e.Content, e.Source, _, why = decodeResource(c.rest, key, in); why != "" {
+		if e.Content, e.Source, why = decodeResource(c.rest, key, in); why != "" {
 			return Entry{}, why
 		}
 		e.Stable = flags&setStable != 0
@@ -309,9 +309,9 @@ func decodeEntry(b []byte, key Key, in stringTable) (e Entry, why string) {
 }
 
 // decodeResource decodes a resource as the upstream sent it, and verifies its content hash.
-func decodeResource(b []byte, key Key, in stringTable) (r *xds.Resource, source string, flags byte, why string) {
+func decodeResource(b []byte, key Key, in stringTable) (r *xds.Resource, source, why string) {
 	c := cutter{rest: b}
-	flags = c.flags()
+	flags := c.flags()
 	version, from, upstream := c.bytes(), c.bytes(), c.bytes()
 	ttl, deadline := c.ttl()
 	w := &discoveryv3.Resource{Name: key.Name, Version: in.get(upstream), Aliases: c.aliases()}
@@ -334,17 +334,17 @@ func decodeResource(b []byte, key Key, in stringTable) (r *xds.Resource, source 
 	}
 	switch {
 	case c.failed || err != nil:
-		return nil, "", 0, reasonMalformed
+		return nil, "", reasonMalformed
 	case r.CacheControl().GetDoNotCache():
-		return nil, "", 0, reasonCache
+		return nil, "", reasonCache
 	case r.Version != string(version) || r.Name != key.Name:
-		return nil, "", 0, reasonHash
+		return nil, "", reasonHash
 	}
 	if ttl != 0 || !deadline.IsZero() {
 		r = r.WithLifetime(ttl, deadline)
 	}
 	r.Wrapped = flags&resourceWrapped != 0
-	return r, in.get(from), flags, ""
+	return r, in.get(from), ""
 }
 
 // commit ends a batch. Records of a batch without a commit count as well.
@@ -427,7 +427,7 @@ type Loaded struct {
 	// Damaged reports that records are missing, which may have replaced or deleted some of Entries.
 	Damaged bool
 	// Rewrite reports that Append fails until Rewrite was called: there is no state, or it is damaged, on a
-	// read-only disk, of an older format, or not encrypted with the first key.
+	// read-only disk, or not encrypted with the first key.
 	Rewrite bool
 }
 

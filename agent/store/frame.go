@@ -49,7 +49,6 @@ var (
 )
 
 type header struct {
-	format     uint32
 	generation uint64
 	salt       [saltSize]byte // random, so that no two files are alike
 	keyID      [keyIDSize]byte
@@ -80,10 +79,10 @@ func readHeader(r io.Reader) (h *header, size int64, sum uint32, err error) {
 	}
 	if v := binary.LittleEndian.Uint32(b[8:]); v > formatVersion {
 		return nil, 0, 0, fmt.Errorf("%w: its format is %d, this one reads %d", errFuture, v, formatVersion)
-	} else if v == 0 || err != nil {
+	} else if v < formatVersion || err != nil {
 		return nil, 0, 0, readError(errHeader, err)
 	}
-	h = &header{format: binary.LittleEndian.Uint32(b[8:]), generation: binary.LittleEndian.Uint64(b[12:])}
+	h = &header{generation: binary.LittleEndian.Uint64(b[12:])}
 	copy(h.salt[:], b[20:])
 	copy(h.keyID[:], b[20+saltSize:])
 	length := int(binary.LittleEndian.Uint16(b[fixedHeader-2:]))
@@ -122,7 +121,7 @@ type framing struct {
 }
 
 func newFraming(h *header, sum uint32, key []byte) *framing {
-	f := &framing{seed: sum, aead: newSealer(key, h.salt[:], h.format)}
+	f := &framing{seed: sum, aead: newSealer(key, h.salt[:])}
 	binary.LittleEndian.PutUint32(f.marker[:], sum)
 	return f
 }
@@ -321,9 +320,8 @@ const KeySize = keyfile.Size
 
 // The purposes of derived keys (HKDF's info). Each format has keys of its own.
 const (
-	infoKeyID   = "holdfast state: key id"
-	infoSealer1 = "holdfast state: records of one generation"
-	infoSealer2 = "holdfast state: frames of one generation, format 2"
+	infoKeyID  = "holdfast state: key id"
+	infoSealer = "holdfast state: frames of one generation, format 2"
 )
 
 // valid panics with an error that checkConfig has ruled out: the keys have the size that the ciphers want.
@@ -344,14 +342,10 @@ func keyID(key []byte) (id [keyIDSize]byte) {
 
 // newSealer returns the cipher of one generation, nil without a key. Its key is derived with the salt of
 // the file, so that the limit of random nonces applies to one generation and not to the key's lifetime.
-func newSealer(key, salt []byte, format uint32) cipher.AEAD {
+func newSealer(key, salt []byte) cipher.AEAD {
 	if len(key) == 0 {
 		return nil
 	}
-	info := infoSealer2
-	if format == 1 {
-		info = infoSealer1
-	}
-	block := valid(aes.NewCipher(valid(hkdf.Key(sha256.New, key, salt, info, KeySize))))
+	block := valid(aes.NewCipher(valid(hkdf.Key(sha256.New, key, salt, infoSealer, KeySize))))
 	return valid(cipher.NewGCMWithRandomNonce(block))
 }

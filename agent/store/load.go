@@ -28,7 +28,7 @@ type image struct {
 	snapshotComplete bool
 	// damage does not include trailing bytes that are no frame: a process died while it wrote them.
 	damage error
-	// needsRewrite reports an older format, or encryption with another than the first key.
+	// needsRewrite reports encryption with another than the first key.
 	needsRewrite bool
 }
 
@@ -60,14 +60,10 @@ func load(r io.ReaderAt, size int64, generation uint64, cfg Config) (*image, err
 		loaded.Identity = h.identity
 		return &image{
 			loaded: loaded, framing: f, end: offset, size: size, lostAt: -1,
-			needsRewrite: !first || h.format < formatVersion,
+			needsRewrite: !first,
 		}
 	}
 	im := fresh()
-	if h.format == 1 {
-		im.loadFormat1(r, h)
-		return im, nil
-	}
 	im.readFrames(r)
 	if im.outOfOrder {
 		im = fresh()

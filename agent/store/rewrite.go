@@ -79,7 +79,7 @@ func (s *Store) write(state iter.Seq[Record]) (_ *logFile, at time.Time, err err
 	if len(s.cfg.Keys) > 0 {
 		key = s.cfg.Keys[0]
 	}
-	h := &header{format: formatVersion, generation: generation, identity: s.cfg.Identity, keyID: keyID(key)}
+	h := &header{generation: generation, identity: s.cfg.Identity, keyID: keyID(key)}
 	_, _ = rand.Read(h.salt[:]) // never fails
 	encoded := h.append(nil)
 	fm := newFraming(h, binary.LittleEndian.Uint32(encoded[len(encoded)-4:]), key)

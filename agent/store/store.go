@@ -312,7 +312,7 @@ func (s *Store) openLocked() (*Loaded, error) {
 		s.reportProblem(fmt.Errorf("store: %s: %w; what can be read is used until a control plane says otherwise", s.path(name), best.damage))
 	case unwritable != nil:
 	case best.needsRewrite:
-		s.log.Info("the stored state is of an older format, or not encrypted with the first key: it is written again", "file", name)
+		s.log.Info("the stored state is not encrypted with the first key: it is written again", "file", name)
 	default:
 		if err := s.openForAppend(name, best); err != nil {
 			s.reportProblem(fmt.Errorf("store: %w", err))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 	"github.com/holdfast-xds/holdfast/test/testbed"
 )
@@ -50,6 +51,23 @@ func bothWays(t *testing.T, test func(t *testing.T, from, to edition)) {
 func (w *world) runs(e edition) {
 	w.Helper()
 	w.says([]string{"status"}, "holdfast "+e.version+", up ")
+}
+
+// replaceAgent kills the agent and starts another version of it, with the same flags.
+func (w *world) replaceAgent(binary string) {
+	w.Helper()
+	w.agent.Kill()
+	w.agentArgs = slices.Clone(w.agentArgs)
+	w.agentArgs[0] = binary
+	w.runAgent()
+}
+
+// files are the logs of the state that match a pattern.
+func (w *world) files(pattern string) []string {
+	w.Helper()
+	found, err := filepath.Glob(filepath.Join(w.path("state"), "state-"+pattern))
+	w.check(err)
+	return found
 }
 
 // What one version has stored is served by the other while the control plane is away: resources, a freeze, history and
@@ -218,24 +236,6 @@ func adminOf(w *world, command string) []string {
 	return []string{"--admin", "unix:" + w.path("admin.sock")}
 }
 
-// An agent of before the first release has fewer endpoints. Commands say so, and which version they need.
-func TestCommandsSayThatAnAgentIsTooOld(t *testing.T) {
-	w := newWorld(t, xdstest.Delta, xdstest.Delta)
-	w.program = previousBinary(t)
-	w.startAgent()
-	for _, command := range []string{"explain", "events", "history", "diff RDS/ingress", "rehearse", "rehearse --live 1s", "freeze", "rollback --to 1h", "loglevel info", "export --seed " + w.path("web.seed")} {
-		code, out := run(t, append(strings.Fields(command), "--admin", "unix:"+w.path("admin.sock"))...)
-		if code != 1 || !strings.Contains(out, "the command needs an agent of v0.1.0 or later") {
-			t.Errorf("holdfast %s exits with %d:\n%s", command, code, out)
-		}
-	}
-	for command, want := range map[string]string{"status": "holdfast " + previous, "dump": `"resources"`} {
-		if code, out := run(t, command, "--admin", "unix:"+w.path("admin.sock")); code != 0 || !strings.Contains(out, want) {
-			t.Errorf("holdfast %s exits with %d:\n%s", command, code, out)
-		}
-	}
-}
-
 // A seed that one version wrote is served by the other to a pod that is new, while the control plane is away: one that an
 // agent publishes, and one that was exported.
 func TestASeedIsReadByTheVersionsBesideIt(t *testing.T) {
@@ -265,4 +265,55 @@ func TestASeedIsReadByTheVersionsBesideIt(t *testing.T) {
 		w.restartControlPlane()
 		w.serves("v2")
 	})
+}
+
+// An agent does not take the state of a later format for damage, nor overwrites it: it says that a later version wrote it, sets it aside and
+// serves nothing of it. Under its old name the version that reads the format serves it again.
+func TestAStateOfALaterFormatIsSetAside(t *testing.T) {
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	w.start("--state-dir", w.path("state"))
+	w.setRoute("v2")
+	w.serves("v2")
+	w.saved()
+	w.agent.Kill()
+	w.cp.Stop()
+	state := w.files("*.log")
+	if len(state) != 1 {
+		t.Fatalf("there are %q", state)
+	}
+	const format = len("HOLDFAST") // where the header says it, see agent/store/FORMAT.md
+	written, err := os.ReadFile(state[0])
+	w.check(err)
+	later := slices.Clone(written)
+	later[format]++
+	w.check(os.WriteFile(state[0], later, 0o600))
+
+	w.runAgent()
+	aside := state[0] + ".future"
+	w.check(testbed.Eventually(limit, func() error {
+		_, err := os.Stat(aside)
+		return err
+	}))
+	if want := fmt.Sprintf("written by a later version of holdfast: its format is %d, this one reads %d", later[format], written[format]); !strings.Contains(w.log(), want) {
+		t.Errorf("the agent does not say %q\n%s", want, w.agent.Tail(20))
+	}
+	c := w.scripted()
+	c.Subscribe(xds.RouteType, "ingress")
+	time.Sleep(time.Second) // nothing can be shown to come but by waiting
+	if n := len(c.Names(xds.RouteType)); n > 0 {
+		t.Error("the agent serves something of a state that it cannot read")
+	}
+	c.Disconnect()
+	w.agent.Kill()
+	for _, name := range w.files("*.log") {
+		w.check(os.Remove(name))
+	}
+	if kept, err := os.ReadFile(aside); err != nil || !slices.Equal(kept, later) {
+		t.Errorf("the state was not kept as it was: %v, %d bytes of %d", err, len(kept), len(later))
+	}
+	w.check(os.WriteFile(state[0], written, 0o600))
+	w.runAgent()
+	w.envoy.Kill()
+	w.envoy = w.startEnvoy()
+	w.serves("v2")
 }

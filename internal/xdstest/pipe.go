@@ -29,7 +29,23 @@ func (p *Pipe) Listen() net.Listener {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lis = bufconn.Listen(pipeBytes)
-	return p.lis
+	return &pipeListener{Listener: p.lis, pipe: p}
+}
+
+// pipeListener takes itself out of its Pipe when it is closed: bufconn allocates both buffers of a connection before it notices that
+// nobody listens, which made hours of virtual time without a server cost seconds of a test.
+type pipeListener struct {
+	*bufconn.Listener
+	pipe *Pipe
+}
+
+func (l *pipeListener) Close() error {
+	l.pipe.mu.Lock()
+	if l.pipe.lis == l.Listener {
+		l.pipe.lis = nil
+	}
+	l.pipe.mu.Unlock()
+	return l.Listener.Close()
 }
 
 // DialContext connects to the listener. It ignores the address, and fits grpc.WithContextDialer.

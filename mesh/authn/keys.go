@@ -41,17 +41,24 @@ type remoteKeys struct {
 
 // VerifySignature returns the payload of a token that one of the keys has signed.
 func (k *remoteKeys) VerifySignature(ctx context.Context, raw string) ([]byte, error) {
-	keys, stale := k.now()
-	if payload, err := verify(raw, keys); err == nil {
+	keys, fetched, stale := k.now()
+	payload, err := verify(raw, keys)
+	if err == nil {
 		if stale {
 			k.fetch() // the next one has them
 		}
 		return payload, nil
-	} else if !k.mayAttempt() {
-		if keys == nil {
+	}
+	if !k.mayAttempt() {
+		// An attempt may have ended between the look above and now: what counts is what it brought.
+		keys, newest, _ := k.now()
+		switch {
+		case keys == nil:
 			return nil, errKeys
+		case newest.Equal(fetched):
+			return nil, err
 		}
-		return nil, err
+		return verify(raw, keys)
 	}
 	select {
 	case done := <-k.fetch():
@@ -61,14 +68,14 @@ func (k *remoteKeys) VerifySignature(ctx context.Context, raw string) ([]byte, e
 	case <-ctx.Done():
 		return nil, errKeys
 	}
-	keys, _ = k.now()
+	keys, _, _ = k.now()
 	return verify(raw, keys)
 }
 
-func (k *remoteKeys) now() (keys []jose.JSONWebKey, stale bool) {
+func (k *remoteKeys) now() (keys []jose.JSONWebKey, fetched time.Time, stale bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.keys, time.Since(k.fetched) > freshFor && time.Since(k.attempted) > minPause
+	return k.keys, k.fetched, time.Since(k.fetched) > freshFor && time.Since(k.attempted) > minPause
 }
 
 func (k *remoteKeys) mayAttempt() bool {

@@ -115,8 +115,10 @@ func TestWhatIsSavedIsLoadedByTheNextProcess(t *testing.T) {
 	if file(keystore.RootsFile) != string(pki.EncodeCerts(append(a.Roots(), b.Roots()...))) {
 		t.Error("the file of roots holds others than those of the domain")
 	}
-	if strings.Contains(file("state.json"), "KEY") {
-		t.Error("the key is in the file of the state too")
+	for line := range strings.Lines(string(r.Pair.KeyPEM())) { // not "KEY", which the base64 of a certificate has once in a hundred times
+		if strings.Contains(file("state.json"), strings.TrimSpace(line)) {
+			t.Error("the key is in the file of the state too")
+		}
 	}
 }
 

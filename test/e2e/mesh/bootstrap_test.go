@@ -152,7 +152,7 @@ func TestAnInitContainerAsksForPatchesOfTheBootstrap(t *testing.T) {
 	defer func() { _ = silent.Close() }()
 	cmd := exec.Command(binary(w, "holdfast"), "bootstrap", "--print", "--node-id", "client-1", "--node-cluster", "e2e", "--node-metadata", "NAMESPACE=shop",
 		"--node-metadata", `LABELS:={"app": "client"}`, "--upstream", silent.Addr().String(), "--upstream", w.xds, "--upstream-plaintext",
-		"--upstream-overlay", "require", "--upstream-overlay-timeout", "4s", "--envoy-binary", envoytest.Binary(w))
+		"--upstream-overlay", "require", "--upstream-overlay-timeout", "12s", "--envoy-binary", envoytest.Binary(w))
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), `name: "collector"`) || !strings.Contains(string(out), "configPatches[2] is left out") {
 		t.Errorf("%v\n%s", err, out)

@@ -79,7 +79,9 @@ func readHeader(r io.Reader) (h *header, size int64, sum uint32, err error) {
 	}
 	if v := binary.LittleEndian.Uint32(b[8:]); v > formatVersion {
 		return nil, 0, 0, fmt.Errorf("%w: its format is %d, this one reads %d", errFuture, v, formatVersion)
-	} else if v < formatVersion || err != nil {
+	} else if v > 0 && v < formatVersion {
+		return nil, 0, 0, fmt.Errorf("%w: its format is %d, which no release wrote, and this one reads %d", errHeader, v, formatVersion)
+	} else if v == 0 || err != nil {
 		return nil, 0, 0, readError(errHeader, err)
 	}
 	h = &header{generation: binary.LittleEndian.Uint64(b[12:])}

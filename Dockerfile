@@ -19,7 +19,7 @@ ARG VERSION=unknown
 # What becomes of the image: /out, but for test/deploy.
 ARG ROOTFS=/out
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-    CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false \
+    CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -tags=grpcnotrace,disable_pgv \
     -ldflags "-s -w -X main.version=$VERSION" -o $ROOTFS/usr/local/bin/ ./cmd/holdfast ./cmd/holdfast-mesh ./cmd/holdfast-injector
 RUN mkdir -p $ROOTFS/etc/ssl/certs $ROOTFS/usr/share/doc/holdfast && \
     cp /etc/ssl/certs/ca-certificates.crt $ROOTFS/etc/ssl/certs/ca-certificates.crt && \

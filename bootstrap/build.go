@@ -50,14 +50,8 @@ func addAdmin(b *bootstrapv3.Bootstrap, cfg Config) error {
 	return nil
 }
 
-// message is a message of Envoy's API with its generated validation.
-type message interface {
-	proto.Message
-	ValidateAll() error
-}
-
 // pack packs m into an Any with deterministic bytes. It validates m, because validation does not look into an Any.
-func pack(m message) (*anypb.Any, error) {
+func pack(m proto.Message) (*anypb.Any, error) {
 	if err := checkFields(m); err != nil {
 		return nil, err
 	}

@@ -15,6 +15,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
+
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
 var update = flag.Bool("update", false, "write the golden files in testdata instead of comparing with them")
@@ -72,7 +74,7 @@ func decode(t testing.TB, data []byte, f Format) *bootstrapv3.Bootstrap {
 		}
 	}
 	b := &bootstrapv3.Bootstrap{}
-	if err := protojson.Unmarshal(data, b); err != nil {
+	if err := (protojson.UnmarshalOptions{Resolver: envoytypes.Resolver}).Unmarshal(data, b); err != nil {
 		t.Fatalf("%v in\n%s", err, data)
 	}
 	return b

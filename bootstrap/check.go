@@ -7,37 +7,37 @@ import (
 	"os"
 	"os/exec"
 	"regexp/syntax"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protopath"
 	"google.golang.org/protobuf/reflect/protorange"
-	"google.golang.org/protobuf/types/dynamicpb"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/environ"
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/fieldrules"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 )
 
 // Check applies the rules of Envoy's API to b: the field rules, also those of known messages inside an Any; that the node has
 // an id and a cluster, which Envoy needs for xDS; that the brackets in regular expressions of stats tags are closed; and
-// that static clusters, static listeners and runtime layers have unique names. It reports every field that violates a rule,
-// and returns the types of the messages whose rules only Envoy knows.
-func Check(b *bootstrapv3.Bootstrap) (unknown []string, err error) {
-	broken := envoytypes.Violations("", b.ValidateAll())
-	err = protorange.Options{Stable: true, Resolver: envoytypes.Resolver}.Range(b.ProtoReflect(), func(p protopath.Values) error {
-		if p.Index(-1).Step.Kind() != protopath.AnyExpandStep {
-			return nil
+// that static clusters, static listeners and runtime layers have unique names. It reports every field that violates a rule.
+func Check(b *bootstrapv3.Bootstrap) error {
+	var broken []error
+	violations := func(m proto.Message, path string) {
+		for _, v := range fieldrules.Check(m) {
+			v.Path = strings.TrimPrefix(path+"."+v.Path, ".")
+			broken = append(broken, v)
 		}
-		switch inside := p.Index(-1).Value.Message().Interface().(type) {
-		case message:
-			broken = append(broken, envoytypes.Violations(fieldPath(p), inside.ValidateAll())...)
-		case *dynamicpb.Message:
-			unknown = append(unknown, string(inside.Descriptor().FullName()))
+	}
+	violations(b, "")
+	err := protorange.Options{Stable: true, Resolver: envoytypes.Resolver}.Range(b.ProtoReflect(), func(p protopath.Values) error {
+		if p.Index(-1).Step.Kind() == protopath.AnyExpandStep {
+			violations(p.Index(-1).Value.Message().Interface(), fieldPath(p))
 		}
 		return nil
 	}, nil)
@@ -54,10 +54,9 @@ func Check(b *bootstrapv3.Bootstrap) (unknown []string, err error) {
 	broken = append(broken, duplicates("static_resources.listeners", b.GetStaticResources().GetListeners())...)
 	broken = append(broken, duplicates("layered_runtime.layers", b.GetLayeredRuntime().GetLayers())...)
 	if err := errors.Join(broken...); err != nil {
-		return nil, fmt.Errorf("bootstrap: %w", err)
+		return fmt.Errorf("bootstrap: %w", err)
 	}
-	slices.Sort(unknown)
-	return slices.Compact(unknown), nil
+	return nil
 }
 
 // checkClosed returns an error for an unclosed bracket in a regular expression. It checks nothing else, because Envoy's
@@ -158,4 +157,10 @@ func wasKilled(exit *exec.ExitError) bool {
 
 // checkFields applies the field rules of Envoy's API to m, a message of that API, and reports every field that violates one by
 // its path in the file, such as static_resources.clusters[0].name. It does not look into messages inside an Any.
-func checkFields(m message) error { return errors.Join(envoytypes.Violations("", m.ValidateAll())...) }
+func checkFields(m proto.Message) error {
+	var broken []error
+	for _, v := range fieldrules.Check(m) {
+		broken = append(broken, v)
+	}
+	return errors.Join(broken...)
+}

@@ -12,6 +12,8 @@ import (
 	"github.com/aymanbagabas/go-udiff"
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 )
 
 // fieldsOfText is how many texts text takes.
@@ -133,7 +135,7 @@ func TestTheFuzzTargetSeesWhatStandsElsewhere(t *testing.T) {
 // tree is a bootstrap as JSON decodes.
 func tree(t *testing.T, b *bootstrapv3.Bootstrap) any {
 	t.Helper()
-	text, err := protojson.Marshal(b)
+	text, err := protojson.MarshalOptions{Resolver: envoytypes.Resolver}.Marshal(b)
 	if err != nil {
 		t.Fatal(err)
 	}

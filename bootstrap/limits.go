@@ -14,6 +14,7 @@ import (
 	overloadv3 "github.com/envoyproxy/go-control-plane/envoy/config/overload/v3"
 	connectionsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
 	heapv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/fixed_heap/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -150,7 +151,7 @@ func addOverload(b *bootstrapv3.Bootstrap, cfg Config) error {
 		return nil
 	}
 	manager := &overloadv3.OverloadManager{RefreshInterval: durationpb.New(overloadRefresh)}
-	monitor := func(name string, config message) error {
+	monitor := func(name string, config proto.Message) error {
 		packed, err := pack(config)
 		if err != nil {
 			return err

@@ -210,12 +210,8 @@ func (f *bootstrapFlags) run(ctx context.Context, environ []string) error {
 	if err != nil {
 		return err
 	}
-	unknown, err := bootstrap.Check(made)
-	if err != nil {
+	if err := bootstrap.Check(made); err != nil {
 		return err
-	}
-	if len(unknown) > 0 && !f.validate && f.upstream.mode == overlayNo {
-		f.warn(fmt.Sprintf("the rules of %s are known to Envoy only: use --validate to check them", strings.Join(unknown, ", ")))
 	}
 	if addr := bootstrap.OpenAdmin(made); addr != "" {
 		f.warn(fmt.Sprintf("a template, an overlay or the control plane puts Envoy's admin interface on %s: everybody who can reach it can stop Envoy and read its configuration; use loopback or a Unix socket", addr))

@@ -214,7 +214,7 @@ func (f *bootstrapFlags) mergeLast(made *bootstrapv3.Bootstrap, overlays []boots
 func finished(b *bootstrapv3.Bootstrap, overlays []bootstrap.Overlay) (text []byte, err error) {
 	final, err := bootstrap.Apply(b, overlays...)
 	if err == nil {
-		_, err = bootstrap.Check(final)
+		err = bootstrap.Check(final)
 	}
 	if err != nil {
 		return nil, err

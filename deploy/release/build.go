@@ -64,7 +64,7 @@ func buildCommands(source, dir, toolchain, version string, commands []string, p 
 	if err := os.MkdirAll(dir, directory); err != nil {
 		return nil, err
 	}
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version=" + version, "-o", dir + string(filepath.Separator)}
+	args := []string{"build", "-trimpath", "-buildvcs=false", "-tags=grpcnotrace,disable_pgv", "-ldflags", "-s -w -buildid= -X main.version=" + version, "-o", dir + string(filepath.Separator)}
 	for _, c := range commands {
 		args = append(args, "./cmd/"+c)
 	}

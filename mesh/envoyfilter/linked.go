@@ -9,5 +9,5 @@ import (
 	_ "github.com/holdfast-xds/holdfast/internal/envoytypes/linked"
 )
 
-// A patch may have any message of Envoy, or of Istio's own filters. They are linked, because the rules
-// of a message are part of its generated code.
+// A patch may have any message of Envoy, or of Istio's own filters. They are linked, because what Envoy rejects beyond the rules of
+// fields (inner) is found by the Go types of messages, which those in a message that is not linked do not have.

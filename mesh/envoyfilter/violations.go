@@ -18,11 +18,9 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/fieldrules"
 	"github.com/holdfast-xds/holdfast/internal/walk"
 )
-
-// validated is a message with generated validation rules.
-type validated interface{ ValidateAll() error }
 
 // violations returns the fields that break a rule of Envoy's API, also in messages inside an Any. With
 // partial, fields that are not set break none.
@@ -38,9 +36,9 @@ func violations(m proto.Message, partial bool) (found []Problem) {
 			visit(inside.ProtoReflect(), path)
 			return
 		}
-		for _, v := range own(m) {
-			if !partial || isSet(m, v.Field()) {
-				found = append(found, Problem{joined(path, envoytypes.ProtoName(v.Field())), v.Reason()})
+		for _, v := range fieldrules.CheckOwn(m) {
+			if !partial || v.Set {
+				found = append(found, Problem{joined(path, v.Path), v.Reason})
 			}
 		}
 		for _, p := range inner(m.Interface()) {
@@ -120,46 +118,6 @@ func ownFilter(config *anypb.Any) (kind, name string) {
 	return parts[0], parts[1]
 }
 
-// own returns the rules that a message itself breaks, without those of the messages in it.
-func own(m protoreflect.Message) (found []envoytypes.Violation) {
-	checked, ok := m.Interface().(validated)
-	if !ok {
-		return nil
-	}
-	var all func(err error)
-	all = func(err error) {
-		if many, ok := err.(interface{ AllErrors() []error }); ok {
-			for _, e := range many.AllErrors() {
-				all(e)
-			}
-		} else if v, ok := err.(envoytypes.Violation); ok && v.Cause() == nil {
-			found = append(found, v)
-		}
-	}
-	all(checked.ValidateAll())
-	return found
-}
-
-// isSet reports whether a message has a field, or one of a oneof, by the name in its Go type.
-func isSet(m protoreflect.Message, goName string) bool {
-	name, _, _ := strings.Cut(goName, "[")
-	same := func(of protoreflect.Name) bool {
-		return strings.EqualFold(strings.ReplaceAll(string(of), "_", ""), name)
-	}
-	fields := m.Descriptor().Fields()
-	for i := range fields.Len() {
-		if same(fields.Get(i).Name()) {
-			return m.Has(fields.Get(i))
-		}
-	}
-	for i := range m.Descriptor().Oneofs().Len() {
-		if oneof := m.Descriptor().Oneofs().Get(i); same(oneof.Name()) {
-			return m.WhichOneof(oneof) != nil
-		}
-	}
-	return true
-}
-
 // children yields the messages in a message with their steps, in the order of the fields.
 func children(m protoreflect.Message) iter.Seq2[string, protoreflect.Message] {
 	return func(yield func(string, protoreflect.Message) bool) {
@@ -213,14 +171,12 @@ func fieldsOf(m proto.Message) iter.Seq[string] {
 
 // valid returns an error for the first rule that a message breaks, or a message inside an Any of it.
 func valid(m proto.Message) error {
-	if checked, ok := m.(validated); ok {
-		if err := checked.ValidateAll(); err != nil {
-			var texts []string
-			for _, violation := range envoytypes.Violations("", err) {
-				texts = append(texts, violation.Error())
-			}
-			return errors.New(strings.Join(texts, "; "))
-		}
+	var texts []string
+	for _, violation := range fieldrules.Check(m) {
+		texts = append(texts, violation.Error())
+	}
+	if len(texts) > 0 {
+		return errors.New(strings.Join(texts, "; "))
 	}
 	return validInside(m.ProtoReflect())
 }

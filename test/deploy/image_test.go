@@ -180,7 +180,7 @@ func TestRunsOfTheDockerfileAreThoseThatAreTested(t *testing.T) {
 		}
 	}
 	build := strings.Join(all.Of("build", "RUN"), "\n")
-	for _, want := range []string{"CGO_ENABLED=0", "GOOS=$TARGETOS", "GOARCH=$TARGETARCH", "-trimpath", "-s -w", "main.version=$VERSION"} {
+	for _, want := range []string{"CGO_ENABLED=0", "GOOS=$TARGETOS", "GOARCH=$TARGETARCH", "-trimpath", "-tags=grpcnotrace,disable_pgv", "-s -w", "main.version=$VERSION"} {
 		if !strings.Contains(build, want) {
 			t.Errorf("the build lacks %s", want)
 		}

@@ -109,7 +109,11 @@ func TestAWriterThatIsKilledLosesNothingThatItReported(t *testing.T) {
 	dir := stateDir(t)
 	reported, applied, torn, partly := 0, 0, 0, 0
 	want := newLoaded(0, 0)
-	for range 25 {
+	kills := 25
+	if testing.Short() {
+		kills = 8
+	}
+	for range kills {
 		cmd := child(t, "write", dir)
 		out, err := cmd.StdoutPipe()
 		must(t, err)

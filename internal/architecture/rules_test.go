@@ -92,7 +92,7 @@ func requireProblems(mod goMod, pkgs []*pkg) []string {
 		}
 	}
 	for _, tool := range mod.Tool {
-		problems = append(problems, tool.Path+": a tool belongs into the go.mod of test/lint")
+		problems = append(problems, tool.Path+": a tool belongs into the go.mod of test/tools")
 	}
 	return problems
 }

@@ -106,3 +106,28 @@ func TestTheRootIsThatOfTheRepositoryInAModuleOfItsOwnToo(t *testing.T) {
 		t.Errorf("the root is %s, want %s", got, root)
 	}
 }
+
+// skipping is a testing.TB that keeps what Skip said.
+type skipping struct {
+	testing.TB
+	said string
+}
+
+func (s *skipping) Skip(args ...any) {
+	s.said = fmt.Sprint(args...)
+	panic(s)
+}
+
+func TestENVOY_noneSkipsWhatNeedsOne(t *testing.T) {
+	t.Setenv("ENVOY", "none")
+	for name, lookup := range map[string]func(testing.TB){"Binary": func(tb testing.TB) { Binary(tb) }, "BinaryVersion": func(tb testing.TB) { BinaryVersion(tb, Version) }} {
+		s := &skipping{TB: t}
+		func() {
+			defer func() { _ = recover() }()
+			lookup(s)
+		}()
+		if !strings.Contains(s.said, "make test plays it") {
+			t.Errorf("%s said %q", name, s.said)
+		}
+	}
+}

@@ -363,6 +363,7 @@ func TestOneIdentityDoesNotKeepOthersWaiting(t *testing.T) {
 
 // A former root stays trusted for as long as it is named, and the server's own certificate follows the new one.
 func TestARootIsReplaced(t *testing.T) {
+	t.Parallel() // it waits for the directory to be read again
 	dir := pkitest.NewVolume(t)
 	publish := func(ca *pkitest.CA, former ...*x509.Certificate) {
 		dir.Publish(t, map[string][]byte{"ca-cert.pem": ca.Pair().ChainPEM(), "ca-key.pem": ca.Pair().KeyPEM(), "root-cert.pem": pki.EncodeCerts(append(ca.Roots(), former...))})
@@ -477,6 +478,7 @@ func TestACertificateIsOfTheTrustDomainOfItsIssuer(t *testing.T) {
 // An authority that signs nothing for the mesh, such as one of another trust domain, does not take the place of one that
 // does, and the log says why.
 func TestAnAuthorityOfAnotherTrustDomainTakesNobodysPlace(t *testing.T) {
+	t.Parallel() // it waits for the directory to be read again
 	dir := pkitest.NewVolume(t)
 	publish := func(ca *pkitest.CA) {
 		dir.Publish(t, map[string][]byte{"ca-cert.pem": ca.Pair().ChainPEM(), "ca-key.pem": ca.Pair().KeyPEM(), "root-cert.pem": pki.EncodeCerts(ca.Roots())})

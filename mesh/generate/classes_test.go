@@ -56,7 +56,11 @@ func TestSharedResourcesAreThoseOfEachProxy(t *testing.T) {
 				var outbound, inbound proxy.Classes[*Resources]
 				assignments := make(map[string]*proxy.Classes[*xds.Resource])
 				random := rand.New(rand.NewPCG(5, 6))
-				for range 300 {
+				proxies := 300
+				if testing.Short() {
+					proxies = 60
+				}
+				for range proxies {
 					p := m.proxy(t, randomNode(random))
 					sameResources(t, outbound.Get(p, g.Outbound), g.Outbound(proxy.NewView(p)))
 					sameResources(t, inbound.Get(p, g.Inbound), g.Inbound(proxy.NewView(p)))

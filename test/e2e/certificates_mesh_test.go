@@ -65,6 +65,7 @@ func (m *meshCA) origin(_ *pods, pod *pod) {
 // holdfast-mesh replaces its root in the three steps of docs/mesh-security.md, while certificates live for seconds and every
 // request is a new handshake: none fails.
 func TestAMeshReplacesItsRootWithoutAFailedHandshake(t *testing.T) {
+	testbed.Long(t)
 	t.Parallel()
 	p := newPods(t, xdstest.SotW, xdstest.Delta)
 	first, second := pkitest.Root(t, "first", time.Now()), pkitest.Root(t, "second", time.Now())

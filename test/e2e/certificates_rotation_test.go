@@ -16,7 +16,7 @@ import (
 // have other certificates.
 func TestFiftyRotationsUnderTrafficLoseNoHandshake(t *testing.T) {
 	t.Parallel()
-	const rotations = 50
+	rotations := testbed.Times(50, 10)
 	p := newPods(t, xdstest.SotW, xdstest.Delta)
 	p.identify(fromDir, fromDir, "--cert-lifetime", "6s", "--root-lead", "1s")
 	p.start()
@@ -62,6 +62,7 @@ func (p *pods) issued() int {
 // notice at different times: no handshake fails, as each trusts the new root before
 // the other has a certificate of it, and the old one for as long as there may be such.
 func TestARootRotationUnderTrafficLosesNoHandshake(t *testing.T) {
+	testbed.Long(t)
 	t.Parallel()
 	p := newPods(t, xdstest.Delta, xdstest.SotW)
 	volume := pkitest.NewVolume(t)

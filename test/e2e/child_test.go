@@ -134,7 +134,8 @@ func TestAKilledEnvoyIsStartedAgainTwentyTimes(t *testing.T) {
 	load := testbed.StartLoad(w.url, loadInterval, loadConnections)
 	var took []time.Duration
 	pid := w.alive(0).PID
-	for range 20 {
+	times := testbed.Times(20, 5)
+	for range times {
 		killed := time.Now()
 		w.check(syscall.Kill(pid, syscall.SIGKILL))
 		pid = w.alive(pid).PID
@@ -146,8 +147,8 @@ func TestAKilledEnvoyIsStartedAgainTwentyTimes(t *testing.T) {
 	if err := load.Stop(); load.Failed() > failed+loadConnections {
 		t.Errorf("requests fail after the last crash: %v", err)
 	}
-	t.Logf("%d of %d requests failed while 20 Envoys in a row were killed", failed, sent)
-	if e := w.child(); e.Restarts != 20 || e.LastExit != 128+int(syscall.SIGKILL) {
+	t.Logf("%d of %d requests failed while %d Envoys in a row were killed", failed, sent, times)
+	if e := w.child(); e.Restarts != times || e.LastExit != 128+int(syscall.SIGKILL) {
 		t.Errorf("%+v", e)
 	}
 	slices.Sort(took)
@@ -376,6 +377,7 @@ func TestATakeoverWithoutAControlPlaneKeepsEverything(t *testing.T) {
 // A configuration that kills Envoy as soon as it is read: the agent serves what Envoy
 // lived with, which takes a minute to count as stable.
 func TestAConfigurationThatKillsEnvoyIsReplacedByTheStableOne(t *testing.T) {
+	testbed.Long(t)
 	t.Parallel()
 	w := newWorld(t, xdstest.Delta, xdstest.Delta)
 	w.startWithChild("--state-dir", w.path("state"))

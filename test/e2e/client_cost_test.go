@@ -18,6 +18,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/test/testbed"
 )
 
 // What clients cost at most, in KiB of the agent's memory; docs/performance.md tells what was measured.
@@ -143,6 +144,7 @@ func inEachForm(t *testing.T, test func(*world)) {
 // Finding M11. Clients that subscribe to 5,000 clusters and never read cost what is remembered of
 // them and the one response that waits, not a push of their own each time that everything changes.
 func TestReadersThatNeverReadHoldOneResponseEach(t *testing.T) {
+	testbed.Long(t)
 	inEachForm(t, func(w *world) {
 		push := func(generation int) {
 			_, before := w.clustersUpdated()
@@ -184,6 +186,7 @@ func TestReadersThatNeverReadHoldOneResponseEach(t *testing.T) {
 
 // Finding M11. What a stream costs on which nothing happens, of many on one connection.
 func TestIdleStreamsCostLittle(t *testing.T) {
+	testbed.Long(t)
 	inEachForm(t, func(w *world) {
 		w.startAgent("--log-level", "warn")
 		w.idle()

@@ -21,6 +21,7 @@ type edition struct{ program, version string }
 // editions returns the holdfast under test and that of the last release.
 func editions(t T) (this, released edition) {
 	t.Helper()
+	testbed.Long(t)
 	program, version, err := testbed.Released(envoytest.Root(t), "holdfast")
 	if err != nil {
 		t.Skip(err)

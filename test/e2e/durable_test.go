@@ -22,7 +22,7 @@ import (
 // killed at a random moment from 0 to 50 ms after it, two hundred times, and started again
 // with no control plane to ask. Each time it serves what was accepted.
 func TestWhatWasACKedUpstreamSurvivesAKill(t *testing.T) {
-	const kills = 200
+	kills := testbed.Times(200, 20)
 	for _, form := range xdstest.Protocols() {
 		t.Run(string(form), func(t *testing.T) {
 			t.Parallel()

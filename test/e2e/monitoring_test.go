@@ -178,6 +178,7 @@ func (w *world) controlPlaneCertificate() tls.Certificate {
 // is: a child, certificates, TLS to its control plane, a state, a seed, a rehearsal, metrics merged as for Istio, a probe. It loads the alerts, which are silent;
 // when the control plane goes away, and when Envoy NACKs, they are not.
 func TestTheDashboardAndTheAlertsWithARealPrometheus(t *testing.T) {
+	testbed.Long(t)
 	w := newWorld(t, xdstest.Delta, xdstest.Delta)
 	server := w.controlPlaneCertificate()
 	restart := func() {

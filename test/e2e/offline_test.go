@@ -83,7 +83,7 @@ func TestTheAgentIsKilledFiftyTimes(t *testing.T) {
 		w.start("--state-dir", w.path("state"))
 		w.saved()
 		traffic := testbed.StartTraffic(w.url, requestInterval)
-		for i := range 13 {
+		for i := range testbed.Times(13, 4) {
 			away := i%2 == 1
 			if away {
 				w.cp.Stop()

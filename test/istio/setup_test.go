@@ -19,19 +19,14 @@ import (
 // system is the namespace of istiod.
 const system = "istio-system"
 
-// programs is the directory that `make istio` fills.
-func programs() string {
-	if dir := os.Getenv("ISTIO"); dir != "" {
-		return dir
-	}
-	return filepath.Join(rig.Repository(), ".peers", "istio")
-}
+// programs is the directory that `make istio` fills, and that `make cluster` names.
+func programs() string { return os.Getenv("ISTIO") }
 
 // setUp installs istiod by its own charts, with the template of deploy/istio.
 func setUp(dir string) error {
 	for _, name := range []string{"pilot-discovery", "pilot-agent", "istioctl", "istio-cni", "install-cni"} {
 		if _, err := os.Stat(filepath.Join(programs(), name)); err != nil {
-			return errors.New("Istio's programs are not built: run `make istio`, or set ISTIO to their directory")
+			return errors.New("Istio's programs are not built: run `make cluster`, or set ISTIO to the directory that `make istio` names")
 		}
 	}
 	images, err := images()

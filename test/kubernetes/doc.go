@@ -2,6 +2,5 @@
 // counts: what happens to pods and nodes in production happens here, and no request may fail but those that nobody could
 // have answered. Helm itself installs deploy/chart there, upgrades it, and takes it away.
 //
-// `make kubernetes-test` is the short form, which CI runs; `make kubernetes-test-all` plays every event with every shape.
-// KUBERNETES_TEST=skip skips both, for a machine without root or cgroups.
+// `make cluster-short` is the short form, which CI runs; `make cluster` plays every event with every shape.
 package kubernetes

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/config"
 )
 
-// playedHistories is the number of histories that are played. Each waits for the disk some twenty times.
+// playedHistories is the number of histories that are played, a fifth of them with -short. Each waits for the disk some twenty times.
 const playedHistories = 250
 
 // played is a store, a copy of it that may be late, and what the copy must have.
@@ -46,7 +46,11 @@ type played struct {
 // taken away only by a deletion, or by a restored store that was asked twice; an invalid one keeps its last valid content;
 // handlers see each change once.
 func TestRandomHistoriesOfAStore(t *testing.T) {
-	for seed := range uint64(playedHistories) {
+	histories := uint64(playedHistories)
+	if testing.Short() {
+		histories /= 5
+	}
+	for seed := range histories {
 		dir := t.TempDir()
 		synctest.Test(t, func(t *testing.T) {
 			p := &played{

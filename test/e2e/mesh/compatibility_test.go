@@ -18,6 +18,7 @@ import (
 // bothWays runs a test in which the holdfast-mesh under test comes after that of the last release, and the other way round.
 func bothWays(t *testing.T, test func(t *testing.T, from, to string)) {
 	t.Helper()
+	testbed.Long(t)
 	released, _, err := testbed.Released(envoytest.Root(t), "holdfast-mesh")
 	if err != nil {
 		t.Skip(err)

@@ -141,6 +141,7 @@ spec: {mtls: {mode: %s}}
 // A Secret that does not exist is missing where it is named, and nowhere else: the gateway starts, after the
 // time that Envoy waits, serves its other ports, and the status names what is missing.
 func TestAMissingSecretHarmsNothingElse(t *testing.T) {
+	testbed.Long(t)
 	inAllForms(t, func(w *world) {
 		w.of = node{id: "edge-1", kind: "router", labels: `{"app":"edge"}`, dir: w.dir}
 		plain, secure := w.freePort(), w.freePort()

@@ -357,6 +357,7 @@ func TestAProxyMovesBetweenReplicasThatAreUpdated(t *testing.T) {
 
 // … and when connections get too old.
 func TestAProxyMovesBetweenReplicasWhenItsConnectionIsOld(t *testing.T) {
+	testbed.Long(t)
 	onEachWay(t, func(t *testing.T, w way, form xdstest.Protocol) {
 		f := newFleet(t, 2, "--max-connection-age", "10s")
 		f.connect(w, form)

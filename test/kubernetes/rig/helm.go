@@ -10,13 +10,8 @@ import (
 	"strings"
 )
 
-// helm is the command that `make helm` builds.
-func helm() string {
-	if dir := os.Getenv("HELM"); dir != "" {
-		return filepath.Join(dir, "helm")
-	}
-	return filepath.Join(Repository(), ".peers", "helm", "helm")
-}
+// helm is the command that `make helm` builds, in the directory that `make cluster` names.
+func helm() string { return filepath.Join(os.Getenv("HELM"), "helm") }
 
 // Shell makes a command of bash in a directory, with kubectl and helm, and with all rights.
 func Shell(dir, commands string) *exec.Cmd {
@@ -33,7 +28,7 @@ func Shell(dir, commands string) *exec.Cmd {
 // Helm runs Helm with all rights, with what it keeps below a directory, and returns what it wrote to standard output.
 func Helm(dir string, args ...string) (string, error) {
 	if _, err := os.Stat(helm()); err != nil {
-		return "", errors.New("Helm is not built: run `make helm`, or set HELM to its directory")
+		return "", errors.New("Helm is not built: run `make cluster`, or set HELM to the directory that `make helm` names")
 	}
 	cmd := Node.Command(helm(), append([]string{"--kubeconfig", Node.Kubeconfig()}, args...)...)
 	for _, kind := range []string{"CACHE", "CONFIG", "DATA"} {

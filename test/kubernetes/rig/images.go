@@ -90,7 +90,7 @@ func loadRelease(node *cluster.Cluster, dir string) error {
 func EnvoyFiles() ([]cluster.File, error) {
 	envoy := os.Getenv("ENVOY")
 	if envoy == "" {
-		return nil, fmt.Errorf("ENVOY is not set: run `make kubernetes-test`, which fetches one")
+		return nil, fmt.Errorf("ENVOY is not set: run `make cluster`, which fetches one")
 	}
 	libraries, err := cluster.Libraries(envoy)
 	if err != nil {

@@ -10,8 +10,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
+
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -33,13 +34,9 @@ var (
 func Main(m *testing.M, setUp func(dir string) error) {
 	cluster.Reexec()
 	flag.Parse()
-	if os.Getenv("KUBERNETES_TEST") == "skip" {
-		fmt.Println("KUBERNETES_TEST=skip: the tests in a real Kubernetes are skipped")
-		return
-	}
 	code, err := run(m, setUp)
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "%v\n(KUBERNETES_TEST=skip skips the tests in a real Kubernetes)\n", err)
+		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
 	os.Exit(code)
@@ -108,24 +105,28 @@ func stopOnSignal(dir string) {
 	}()
 }
 
-// components is the directory that `make kubernetes` fills.
-func components() string {
-	if dir := os.Getenv("KUBERNETES"); dir != "" {
-		return dir
-	}
-	return filepath.Join(Repository(), ".peers", "kubernetes")
-}
+// components is the directory that `make kubernetes` fills, and that `make cluster` names.
+func components() string { return os.Getenv("KUBERNETES") }
 
-// Repository is the root of the repository.
-func Repository() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "../../..")
-}
+// Repository is the root of the repository. Go starts a test in the directory of its package.
+var Repository = sync.OnceValue(func() string {
+	at, err := os.Getwd()
+	for ; err == nil; at = filepath.Dir(at) {
+		mod, err := os.ReadFile(filepath.Join(at, "go.mod"))
+		if err == nil && strings.HasPrefix(string(mod), "module github.com/holdfast-xds/holdfast\n") {
+			return at
+		}
+		if at == filepath.Dir(at) {
+			break
+		}
+	}
+	panic(fmt.Sprintf("no go.mod of holdfast above the directory of the test: %v", err))
+})
 
 // build builds the programs of module test/kubernetes, which containers and the node run.
 func build() error {
 	if _, err := os.Stat(filepath.Join(components(), "k8s")); err != nil {
-		return errors.New("the components of Kubernetes are not built: run `make kubernetes`, or set KUBERNETES to their directory")
+		return errors.New("the components of Kubernetes are not built: run `make cluster`, or set KUBERNETES to the directory that `make kubernetes` names")
 	}
 	if err := os.MkdirAll(Programs, 0o755); err != nil {
 		return err
@@ -143,7 +144,7 @@ func build() error {
 func OnlyLong(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("only in the long form: make kubernetes-test-all")
+		t.Skip("only in the long form: make cluster")
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 // written: documents and Secrets in etcd, the records of replicas, and the copy of the documents in a state directory, from which
 // a server starts while etcd is away.
 func TestVersionsShareAStore(t *testing.T) {
+	testbed.Long(t)
 	released, _, err := testbed.Released(envoytest.Root(t), "holdfast-mesh")
 	if err != nil {
 		t.Skip(err)

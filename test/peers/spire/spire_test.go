@@ -95,12 +95,12 @@ func (m *mesh) write(name, content string) {
 	m.Check(os.WriteFile(m.Path(name), []byte(content), 0o600))
 }
 
-// program returns the path of spire-server or spire-agent.
+// program returns the path of spire-server or spire-agent, which `make spire` builds.
 func (m *mesh) program(name string) string {
 	m.Helper()
-	path := filepath.Join(envoytest.Root(m), ".peers", "spire-"+version, name)
-	if _, err := exec.LookPath(path); err != nil {
-		m.Fatalf("this test needs SPIRE (%v): run `make spire`", err)
+	path := filepath.Join(os.Getenv("SPIRE"), name)
+	if _, err := exec.LookPath(path); err != nil || !filepath.IsAbs(path) {
+		m.Fatalf("this test needs SPIRE (%v): run `make peers`, or set SPIRE to the directory that `make spire` names", err)
 	}
 	return path
 }

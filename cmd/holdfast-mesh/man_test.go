@@ -14,3 +14,7 @@ var update = flag.Bool("update", false, "write the manual pages in docs/man")
 func TestTheManualPagesAreThoseOfTheCommands(t *testing.T) {
 	manualtest.Check(t, newRoot(io.Discard, io.Discard), 15, *update)
 }
+
+func TestReadme_listsTheCommands(t *testing.T) {
+	manualtest.CheckReadme(t, newRoot(io.Discard, io.Discard))
+}

@@ -23,9 +23,9 @@ Quick start:
     holdfast run --upstream xds.example.com:443 --bootstrap envoy.yaml
     envoy -c envoy.yaml`
 
-const settingsHelp = `A flag can also be set by an environment variable (HOLDFAST_ and the name of the flag
-in capitals, with underscores for dashes), and by a key of the YAML file of --config. The
-flag overrides the variable, which overrides the file.`
+const settingsHelp = `A flag whose help has an environment variable in brackets (HOLDFAST_ and the name of the
+flag in capitals, with underscores for dashes) can also be set by it, and by a key of the
+YAML file of --config. The flag overrides the variable, which overrides the file.`
 
 const exitHelp = `Exit codes
   0  done, or stopped by SIGTERM or SIGINT. A second signal exits at once, with code 143 or 130;

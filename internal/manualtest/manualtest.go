@@ -1,12 +1,14 @@
-// Package manualtest holds the manual pages in docs/man against the commands that they are of. It is for tests only.
+// Package manualtest holds the manual pages in docs/man, and the commands that README.md lists, against the commands that they are of. It is for
+// tests only.
 //
-// It promises that no page of a program is missing, differs, or is left over. Check writes files only when it is told to.
+// It promises that no page or line of a program is missing, differs, or is left over. Check writes files only when it is told to.
 package manualtest
 
 import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -68,6 +70,29 @@ func Check(t *testing.T, root *cobra.Command, least int, update bool) {
 		if of := programOf(page); of == "" || of == root.Name() && !slices.Contains(pages, page) {
 			t.Errorf("docs/man/%s: there is no such command any more", page)
 		}
+	}
+}
+
+// CheckReadme fails the test unless README.md has a line for each command of a program, and for no other.
+func CheckReadme(t *testing.T, root *cobra.Command) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(envoytest.Root(t), "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed, there []string
+	for _, m := range regexp.MustCompile(`(?m)^    `+root.Name()+` ([a-z]+)  `).FindAllStringSubmatch(string(text), -1) {
+		listed = append(listed, m[1])
+	}
+	for _, c := range root.Commands() {
+		if !c.Hidden && c.Name() != "help" && c.Name() != "completion" {
+			there = append(there, c.Name())
+		}
+	}
+	slices.Sort(listed)
+	slices.Sort(there)
+	if !slices.Equal(listed, there) || len(there) == 0 {
+		t.Errorf("README.md lists the commands of %s\n%q\nand there are\n%q", root.Name(), listed, there)
 	}
 }
 

@@ -1,17 +1,13 @@
 package mesh
 
 import (
-	"bufio"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
@@ -69,89 +65,15 @@ func TestTheTutorialPrintsWhatItSays(t *testing.T) {
 			}
 		}
 	}
-	sh := newShell(t)
+	sh := tutorial.NewShell(t, envoytest.Root(t))
 	for _, b := range blocks(t, text)[1:] { // `make` has run the first one
-		err := testbed.Eventually(limit, func() error {
-			got := sh.run(b.Commands)
-			if b.Prints && !tutorial.Matches(got, b.Want) {
-				err := fmt.Errorf("the commands\n%s\nprint\n%s\nwant\n%s", b.Commands, got, b.Want)
-				if !b.Again {
-					sh.log(filepath.Join(dir, "all"))
-					t.Fatal(err)
-				}
-				return err
-			}
-			return nil
-		})
-		if err != nil {
-			sh.log(filepath.Join(dir, "all"))
+		if err := sh.Follow(b, limit); err != nil {
+			sh.Logs(filepath.Join(dir, "all"))
 			t.Fatal(err)
 		}
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
-	}
-}
-
-// shell is a bash that runs blocks of commands one after the other.
-type shell struct {
-	t   *testing.T
-	in  io.Writer
-	out *bufio.Reader
-}
-
-func newShell(t *testing.T) *shell {
-	t.Helper()
-	cmd := exec.Command("bash")
-	cmd.Dir = envoytest.Root(t)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, stdout, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stdout, cmd.Stderr = stdout, stdout
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	_ = stdout.Close()
-	t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // and all that the tutorial started
-		_ = cmd.Wait()
-		_ = out.Close()
-	})
-	return &shell{t, in, bufio.NewReader(out)}
-}
-
-// run runs commands, and returns what they wrote.
-func (s *shell) run(commands string) string {
-	s.t.Helper()
-	const end = "end of the block"
-	if _, err := fmt.Fprintf(s.in, "%s\necho; echo '%s'\n", commands, end); err != nil {
-		s.t.Fatal(err)
-	}
-	var out strings.Builder
-	for {
-		line, err := s.out.ReadString('\n')
-		if strings.TrimSpace(line) == end {
-			return strings.TrimSuffix(out.String(), "\n")
-		}
-		out.WriteString(line)
-		if err != nil {
-			s.t.Fatalf("the shell ended: %v\n%s", err, out.String())
-		}
-	}
-}
-
-// log shows the logs of the programs in a directory.
-func (s *shell) log(dir string) {
-	names, _ := filepath.Glob(dir + "/*.log")
-	for _, name := range names {
-		text, err := os.ReadFile(name)
-		s.t.Logf("%s: %v\n%s", name, err, text[max(0, len(text)-4000):])
 	}
 }
 

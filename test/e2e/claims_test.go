@@ -60,23 +60,29 @@ func (w *world) listenerAt(addr string) *listenerv3.Listener {
 func (w *world) standings(what string, are func(counts map[string]int) bool) {
 	w.Helper()
 	w.check(testbed.Eventually(limit, func() error {
-		status, err := w.client().Status(w.Context())
-		if err != nil {
-			return err
-		}
-		counts := make(map[string]int)
-		for _, g := range status.Groups {
-			for _, t := range g.Types {
-				for standing, n := range t.Resources {
-					counts[standing] += n
-				}
-			}
-		}
-		if !are(counts) {
+		if counts := w.counts(); !are(counts) {
 			return fmt.Errorf("%s: not yet: %v", what, counts)
 		}
 		return nil
 	}))
+}
+
+// counts returns the counts of resources by their standing; none if the agent does not answer yet.
+func (w *world) counts() map[string]int {
+	w.Helper()
+	counts := make(map[string]int)
+	status, err := w.client().Status(w.Context())
+	if err != nil {
+		return counts
+	}
+	for _, g := range status.Groups {
+		for _, t := range g.Types {
+			for standing, n := range t.Resources {
+				counts[standing] += n
+			}
+		}
+	}
+	return counts
 }
 
 // Three restarts of an Envoy that is no child are reported, and it is served what is newest

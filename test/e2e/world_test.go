@@ -289,10 +289,13 @@ func (w *world) endures(set, shows func(text string)) {
 	traffic := testbed.StartTraffic(w.url, requestInterval)
 	set("v2")
 	shows("v2")
+	accepted := w.counts()["accepted"]
 	w.agent.Kill()
 	w.runAgent()
 	set("v1")
 	shows("v1")
+	// Streams of Envoy that are one for each resource come back one after the other, and until then the agent knows nothing of theirs.
+	w.standings("the new agent has what the former one had", func(counts map[string]int) bool { return counts["accepted"] >= accepted })
 	w.check(traffic.Stop())
 	w.neverWaited()
 	w.cp.Stop()

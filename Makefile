@@ -101,7 +101,7 @@ units = $$(go list ./... | grep -v /test/)
 # Go knows itself what of these is to be built.
 .PHONY: bin/bench bin/release bin/staticcheck bin/gotestsum bin/parts
 .PHONY: help build envoy previous prometheus browser spire kubernetes istio helm release debian-pins check format vet unit race test e2e test-all \
-  test-all-status minutes lint tidy model modules deploy page peers peers-short race-all e2e-race e2e-oldest test-release test-release-short cluster cluster-short \
+  test-all-status minutes lint tidy model modules deploy deploy-short page peers peers-short race-all e2e-race e2e-oldest test-release test-release-short cluster cluster-short \
   demo-20 demo-5 bench bench-mesh bench-mesh-scale bench-check bench-go fuzz demo demo-mesh image clean clean-pinned
 
 help: ## list the targets
@@ -233,7 +233,10 @@ modules: bin/gotestsum
 	$(call in-each,deploy/release test/istioapi test/kubernetesapi,$(call gotest,-count=1 -timeout 30m ./...))
 
 deploy: build envoy prometheus bin/gotestsum ## the manifests, the chart, the Dockerfile and the alerts of deploy/, without a cluster: with Prometheus
-	$(call in-each,test/deploy test/chart,$(call gotest,-count=1 -timeout 30m ./...))
+	$(call in-each,test/deploy test/chart,$(call gotest,-count=1 -timeout 30m $(SHORT) ./...))
+
+deploy-short: ## the same without the image of another architecture
+	@$(MAKE) --no-print-directory deploy SHORT=-short
 
 page: build envoy browser bin/gotestsum ## the page in a browser: with Chromium and npm
 	$(call in-each,test/page,$(call gotest,-count=1 -timeout 30m ./...))

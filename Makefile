@@ -94,6 +94,10 @@ gotestsum := $(CURDIR)/bin/gotestsum
 gotest     = $(gotestsum) --format pkgname-and-test-fails --format-hide-empty-pkg $(if $(PART_TIMES),--jsonfile-timing-events "$(PART_TIMES)/$$$$-$$RANDOM.json") -- $(GOTESTFLAGS) $(1)
 SHELL     := bash
 
+# Istio's own code, which its module has beside ours, calls generated validation.
+of_authors := -trimpath -buildvcs=false -tags=grpcnotrace
+flags_of    = GOFLAGS="$$(case $$dir in test/peers/istio) echo '$(of_authors)';; *) echo '$(GOFLAGS)';; esac)"
+
 # The packages of the main module with unit tests: not those below test/, which need bin/, Envoy, or minutes.
 units = $$(go list ./... | grep -v /test/)
 
@@ -226,7 +230,7 @@ model: build envoy bin/gotestsum ## 100,000 random sequences of the models, and 
 	$(call gotest,-tags=grpcnotrace ./internal/fieldrules) # with the generated validation, to compare with
 
 lint: bin/staticcheck ## go vet and staticcheck in the other modules
-	$(call in-each,$(code),go vet ./... && '$(CURDIR)/bin/staticcheck' ./...)
+	$(call in-each,$(code),export $(flags_of) && go vet ./... && '$(CURDIR)/bin/staticcheck' ./...)
 
 modules: bin/gotestsum
 	$(call in-each,test/bench,CGO_ENABLED=1 $(call gotest,-race -count=1 -timeout 30m ./...))
@@ -242,10 +246,10 @@ page: build envoy browser bin/gotestsum ## the page in a browser: with Chromium 
 	$(call in-each,test/page,$(call gotest,-count=1 -timeout 30m ./...))
 
 peers: build envoy previous spire bin/gotestsum ## holdfast between programs of others: go-control-plane, grpc-go, SPIRE, istiod, etcd, OpenTelemetry
-	$(call in-each,$(peers),$(call gotest,-count=1 -timeout 30m ./...))
+	$(call in-each,$(peers),$(flags_of) $(call gotest,-count=1 -timeout 30m ./...))
 
 peers-short: build envoy spire bin/gotestsum
-	$(call in-each,$(peers),$(call gotest,-short -count=1 -timeout 15m ./...))
+	$(call in-each,$(peers),$(flags_of) $(call gotest,-short -count=1 -timeout 15m ./...))
 
 kubernetes: $(if $(filter $(kubernetes_built),$(KUBERNETES)),$(kubernetes_built)) ## build the pinned Kubernetes, etcd and CoreDNS: about six minutes without caches
 	@echo 'KUBERNETES=$(KUBERNETES)'
@@ -321,7 +325,7 @@ bench: build bin/bench ## what holdfast costs, against no agent, a byte pipe and
 
 bench-mesh: build ## holdfast-mesh beside istiod, with simulated sidecars: MESHFLAGS=flags for test/bench/mesh; builds istiod, about five minutes once
 	cd test/bench && go build -o '$(CURDIR)/bin/bench-mesh' ./mesh
-	cd test/peers/istio && go build -o '$(CURDIR)/bin/istiod' ./serve
+	cd test/peers/istio && GOFLAGS='$(of_authors)' go build -o '$(CURDIR)/bin/istiod' ./serve
 	@for form in delta sotw; do for rounds in 1 2; do \
 	  echo "holdfast-mesh, $$form:"; \
 	  bin/bench-mesh -form $$form $(MESHFLAGS) -- bin/holdfast-mesh serve --config {config} --listen {xds} --admin '' --log-level error || exit 1; \

@@ -202,7 +202,7 @@ else ifneq ($(COLD),)
 else
 	bin/parts again $(PARTS)
 endif
-	bin/parts table test $(parts)
+	bin/parts table check test unit race e2e $(filter-out check,$(parts)) e2e-oldest demo-5 peers-short deploy-short cluster-short
 
 race-all: envoy bin/gotestsum
 	CGO_ENABLED=1 $(call gotest,-race -short -timeout 30m $(units) ./test/model/...)

@@ -210,14 +210,14 @@ race-all: envoy bin/gotestsum
 e2e-race: build envoy previous prometheus bin/gotestsum
 	CGO_ENABLED=1 $(call gotest,-race -count=1 -timeout 40m ./test/e2e/...)
 
-$(matrix): e2e-%: build previous prometheus bin/gotestsum
+# SHORT=-short, which the targets ...-short and e2e-oldest set, needs less and is done sooner.
+$(matrix): e2e-%: build $(if $(SHORT),,previous prometheus) bin/gotestsum
 	@$(MAKE) --no-print-directory envoy ENVOY= ENVOY_VERSION=$*
-	export ENVOY=$(CURDIR)/.envoy/envoy-$*; $(call gotest,-count=1 -timeout 40m ./test/e2e/...)
+	export ENVOY=$(CURDIR)/.envoy/envoy-$*; $(call gotest,$(SHORT) -count=1 -timeout $(if $(SHORT),20m,40m) ./test/e2e/...)
 
 # With the oldest Envoy that is supported, for what depends on Envoy's version.
-e2e-oldest: build bin/gotestsum
-	@$(MAKE) --no-print-directory envoy ENVOY= ENVOY_VERSION=$(firstword $(ENVOY_MATRIX))
-	export ENVOY=$(CURDIR)/.envoy/envoy-$(firstword $(ENVOY_MATRIX)); $(call gotest,-short -count=1 -timeout 20m ./test/e2e/...)
+e2e-oldest:
+	@$(MAKE) --no-print-directory e2e-$(firstword $(ENVOY_MATRIX)) SHORT=-short
 
 e2e-matrix: $(matrix) ## the end-to-end tests with every Envoy of ENVOY_MATRIX
 
@@ -245,11 +245,11 @@ deploy-short: ## the same without the image of another architecture
 page: build envoy browser bin/gotestsum ## the page in a browser: with Chromium and npm
 	$(call in-each,test/page,$(call gotest,-count=1 -timeout 30m ./...))
 
-peers: build envoy previous spire bin/gotestsum ## holdfast between programs of others: go-control-plane, grpc-go, SPIRE, istiod, etcd, OpenTelemetry
-	$(call in-each,$(peers),$(flags_of) $(call gotest,-count=1 -timeout 30m ./...))
+peers: build envoy $(if $(SHORT),,previous) spire bin/gotestsum ## holdfast between programs of others: go-control-plane, grpc-go, SPIRE, istiod, etcd, OpenTelemetry
+	$(call in-each,$(peers),$(flags_of) $(call gotest,$(SHORT) -count=1 -timeout $(if $(SHORT),15m,30m) ./...))
 
-peers-short: build envoy spire bin/gotestsum
-	$(call in-each,$(peers),$(flags_of) $(call gotest,-short -count=1 -timeout 15m ./...))
+peers-short: ## the same without what takes long
+	@$(MAKE) --no-print-directory peers SHORT=-short
 
 kubernetes: $(if $(filter $(kubernetes_built),$(KUBERNETES)),$(kubernetes_built)) ## build the pinned Kubernetes, etcd and CoreDNS: about six minutes without caches
 	@echo 'KUBERNETES=$(KUBERNETES)'

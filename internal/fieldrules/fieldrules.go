@@ -50,11 +50,9 @@ func check(m protoreflect.Message, inside bool) []Violation {
 	return c.found
 }
 
-// plan has what there is to check in a message.
-type plan struct {
-	// fields are those outside of a oneof first, then those of each oneof, then those with explicit presence.
-	fields []field
-}
+// plan has the fields of a message that there is something to check in: those outside of a oneof first, then those of each oneof, then those
+// with explicit presence.
+type plan []field
 
 type field struct {
 	protoreflect.FieldDescriptor
@@ -68,20 +66,19 @@ type field struct {
 // plans has the plan of each message that was checked, by its descriptor.
 var plans sync.Map
 
-func planOf(of protoreflect.MessageDescriptor) *plan {
+func planOf(of protoreflect.MessageDescriptor) plan {
 	if p, ok := plans.Load(of); ok {
-		return p.(*plan)
+		return p.(plan)
 	}
 	p := newPlan(of)
 	plans.Store(of, p)
 	return p
 }
 
-func newPlan(of protoreflect.MessageDescriptor) *plan {
-	p := &plan{}
+func newPlan(of protoreflect.MessageDescriptor) (p plan) {
 	options, _ := of.Options().(*descriptorpb.MessageOptions)
 	if extension(options, validate.E_Disabled) || extension(options, validate.E_Ignored) {
-		return p
+		return nil
 	}
 	add := func(f protoreflect.FieldDescriptor, present bool) {
 		rules, _ := proto.GetExtension(f.Options(), validate.E_Rules).(*validate.FieldRules)
@@ -93,7 +90,7 @@ func newPlan(of protoreflect.MessageDescriptor) *plan {
 			value = f.MapValue()
 		}
 		if value.Message() != nil || proto.Size(rules) > 0 {
-			p.fields = append(p.fields, field{FieldDescriptor: f, rules: rules, present: present})
+			p = append(p, field{FieldDescriptor: f, rules: rules, present: present})
 		}
 	}
 	for i := range of.Fields().Len() {
@@ -113,7 +110,7 @@ func newPlan(of protoreflect.MessageDescriptor) *plan {
 		}
 		oneofOptions, _ := oneof.Options().(*descriptorpb.OneofOptions)
 		if extension(oneofOptions, validate.E_Required) {
-			p.fields = append(p.fields, field{last: oneof})
+			p = append(p, field{last: oneof})
 		}
 	}
 	for _, f := range explicit {
@@ -140,7 +137,7 @@ func (c *checker) report(path, reason string) {
 }
 
 func (c *checker) message(m protoreflect.Message, path string) {
-	for _, f := range planOf(m.Descriptor()).fields {
+	for _, f := range planOf(m.Descriptor()) {
 		if f.last != nil {
 			if m.WhichOneof(f.last) == nil {
 				c.set = false

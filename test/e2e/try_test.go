@@ -64,12 +64,7 @@ func TestTryingByHandPrintsWhatThePageSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	sh := tutorial.NewShell(t, envoytest.Root(t))
-	for _, b := range blocks[1:] { // `make` has run the first one
-		if err := sh.Follow(b, limit); err != nil {
-			sh.Logs(filepath.Join(dir, "all"))
-			t.Fatal(err)
-		}
-	}
+	sh.FollowAll(blocks[1:], limit, filepath.Join(dir, "all")) // `make` has run the first one
 	if _, err := os.Stat(filepath.Join(dir, "all")); !os.IsNotExist(err) {
 		t.Errorf("left behind: %v", err)
 	}

@@ -66,12 +66,7 @@ func TestTheTutorialPrintsWhatItSays(t *testing.T) {
 		}
 	}
 	sh := tutorial.NewShell(t, envoytest.Root(t))
-	for _, b := range blocks(t, text)[1:] { // `make` has run the first one
-		if err := sh.Follow(b, limit); err != nil {
-			sh.Logs(filepath.Join(dir, "all"))
-			t.Fatal(err)
-		}
-	}
+	sh.FollowAll(blocks(t, text)[1:], limit, filepath.Join(dir, "all")) // `make` has run the first one
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}

@@ -51,9 +51,9 @@ func NewShell(t testing.TB, dir string) *Shell {
 	return s
 }
 
-// Follow runs the commands of a block, and returns an error if they do not print what the page says: at once, or, if the page says that they may
+// follow runs the commands of a block, and returns an error if they do not print what the page says: at once, or, if the page says that they may
 // be run again, after a limit.
-func (s *Shell) Follow(b Block, limit time.Duration) error {
+func (s *Shell) follow(b Block, limit time.Duration) error {
 	s.t.Helper()
 	try := func() error {
 		if got := s.run(b.Commands); b.Prints && !Matches(got, b.Want) {
@@ -65,6 +65,17 @@ func (s *Shell) Follow(b Block, limit time.Duration) error {
 		return try()
 	}
 	return testbed.Eventually(limit, try)
+}
+
+// FollowAll follows blocks one after the other. The first that does not print what the page says ends the test, after the logs in a directory.
+func (s *Shell) FollowAll(blocks []Block, limit time.Duration, logs string) {
+	s.t.Helper()
+	for _, b := range blocks {
+		if err := s.follow(b, limit); err != nil {
+			s.showLogs(logs)
+			s.t.Fatal(err)
+		}
+	}
 }
 
 // run runs commands, and returns what they wrote.
@@ -87,8 +98,8 @@ func (s *Shell) run(commands string) string {
 	}
 }
 
-// Logs shows the ends of the logs in a directory.
-func (s *Shell) Logs(dir string) {
+// showLogs shows the ends of the logs in a directory.
+func (s *Shell) showLogs(dir string) {
 	names, _ := filepath.Glob(dir + "/*.log")
 	for _, name := range names {
 		text, err := os.ReadFile(name)

@@ -59,8 +59,8 @@ type field struct {
 	rules *validate.FieldRules // never nil
 	// present reports that the rules are for a field that is set.
 	present bool
-	// last is the oneof whose last field it is, if one is required.
-	last protoreflect.OneofDescriptor
+	// required, unless nil, is in place of all others: one field of this oneof must be set.
+	required protoreflect.OneofDescriptor
 }
 
 // plans has the plan of each message that was checked, by its descriptor.
@@ -110,7 +110,7 @@ func newPlan(of protoreflect.MessageDescriptor) (p plan) {
 		}
 		oneofOptions, _ := oneof.Options().(*descriptorpb.OneofOptions)
 		if extension(oneofOptions, validate.E_Required) {
-			p = append(p, field{last: oneof})
+			p = append(p, field{required: oneof})
 		}
 	}
 	for _, f := range explicit {
@@ -138,10 +138,10 @@ func (c *checker) report(path, reason string) {
 
 func (c *checker) message(m protoreflect.Message, path string) {
 	for _, f := range planOf(m.Descriptor()) {
-		if f.last != nil {
-			if m.WhichOneof(f.last) == nil {
+		if f.required != nil {
+			if m.WhichOneof(f.required) == nil {
 				c.set = false
-				c.report(join(path, f.last.Name()), "value is required")
+				c.report(join(path, f.required.Name()), "value is required")
 			}
 			continue
 		}
@@ -379,7 +379,7 @@ func (c *checker) number(r protoreflect.Message, f protoreflect.FieldDescriptor,
 		c.report(path, "value must equal "+text(want))
 	}
 	if f.Kind() == protoreflect.DoubleKind && math.IsNaN(v.Float()) || f.Kind() == protoreflect.FloatKind && math.IsNaN(v.Float()) {
-		rule = func(protoreflect.Name) (protoreflect.Value, bool) { return protoreflect.Value{}, false } // is in no range and out of none, as in Envoy
+		rule = func(protoreflect.Name) (protoreflect.Value, bool) { return protoreflect.Value{}, false } // NaN satisfies every bound, as in the generated code
 	}
 	if reason := bounds(rule, func(bound protoreflect.Value) int { return compare(f, v, bound) },
 		func(a, b protoreflect.Value) bool { return compare(f, a, b) > 0 }, text); reason != "" {

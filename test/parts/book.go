@@ -17,8 +17,7 @@ import (
 // Run is one run of a part.
 type Run struct {
 	Part string `json:"part"`
-	// Tree is what `git write-tree` said when the run began.
-	// It is empty if the tree changed while the part ran.
+	// Tree is what `git write-tree` said when the run began; empty if the tree changed while the part ran.
 	Tree string `json:"tree"`
 	// With are the settings of the run, see settings.
 	With  string    `json:"with,omitempty"`

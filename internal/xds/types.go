@@ -53,6 +53,12 @@ const (
 	// HealthType is the type URL with which Istio's agent reports the health of its workload in a request that subscribes
 	// to nothing and gets no response: with an error_detail the workload is unhealthy, and without one it is healthy.
 	HealthType = googleapis + "istio.v1.HealthInformation"
+
+	// AgentReportType is the type URL with which an agent tells holdfast-mesh of itself, in a request that subscribes to nothing
+	// and gets no response: the message of its error_detail is an AgentReport, and without error_detail there is nothing to tell
+	// any more. It is sent only to a server whose control_plane.identifier begins with MeshIdentifier.
+	AgentReportType = googleapis + "holdfast.v1.AgentReport"
+	MeshIdentifier  = "holdfast-mesh/"
 )
 
 // TypeInfo describes how holdfast treats the resources of one type.
@@ -170,6 +176,32 @@ func CompareShort(a, b string) int {
 // and secrets first, then clusters, then routes, and listeners last. Types that are not in the
 // table come first, too.
 func CompareReferences(a, b string) int { return Info(a).reference - Info(b).reference }
+
+// NamedByEnvoy reports whether Envoy asks for resources of a type by their names only: it has no way to be configured to ask
+// for all of them.
+func NamedByEnvoy(typeURL string) bool {
+	info, known := infos[typeURL]
+	return known && !info.LegacyWildcard
+}
+
+// builtIn are the listeners and clusters that meshes give every sidecar, whatever services there are: Istio's and holdfast-mesh's,
+// those of Consul, and those of Kuma.
+var builtIn = map[string][]string{
+	ListenerType: {
+		"virtualInbound", "virtualOutbound",
+		"public_listener", "outbound_listener",
+		"inbound:passthrough:ipv4", "inbound:passthrough:ipv6", "outbound:passthrough:ipv4", "outbound:passthrough:ipv6",
+	},
+	ClusterType: {
+		"BlackHoleCluster", "PassthroughCluster", "InboundPassthroughCluster", "InboundPassthroughClusterIpv4", "InboundPassthroughClusterIpv6",
+		"original-destination", "local_app",
+		"inbound:passthrough:ipv4", "inbound:passthrough:ipv6", "outbound:passthrough:ipv4", "outbound:passthrough:ipv6",
+	},
+}
+
+// BuiltIn returns the names of the listeners or clusters that a mesh gives every sidecar, whatever services there are; nil for
+// another type.
+func BuiltIn(typeURL string) []string { return builtIn[typeURL] }
 
 // FullState reports whether a SotW response of the type is the complete set.
 func FullState(typeURL string) bool { return Info(typeURL).FullState }

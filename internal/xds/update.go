@@ -13,6 +13,9 @@ type Key struct{ Type, Name string }
 type Update struct {
 	// Source is the name of the source, Type the type URL of everything in the update.
 	Source, Type string
+	// Contact is since when the agent has been in contact with the source without a break, but for streams that it
+	// has opened anew itself; the zero time for ever. A source that was just born knows nothing yet.
+	Contact time.Time
 	// RequestedAt is when the stream of the answer was opened, or its directory was read; the zero
 	// time if that is not known. Only a later request confirms removals that are held back.
 	RequestedAt time.Time

@@ -1,0 +1,84 @@
+package xds
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// AgentReport is what an agent tells holdfast-mesh of itself (AgentReportType). The zero value is the end of what was
+// reported before. A reader ignores fields that it does not know.
+type AgentReport struct {
+	// HeldBack has the types of which the agent holds something back, in push order.
+	HeldBack []HeldBack `json:"held_back,omitempty"`
+}
+
+// HeldBack says that clients have resources of a type which the control plane removed or emptied, because that looks like an
+// accident (design.md I10).
+type HeldBack struct {
+	// Type is the short name of the type.
+	Type string `json:"type"`
+	// Had is how many resources clients have that are not empty, HeldBack how many of these are held back.
+	Had      int       `json:"had"`
+	HeldBack int       `json:"held_back"`
+	Since    time.Time `json:"since"`
+}
+
+// maxReport bounds a report, in bytes: an agent has some ten types.
+const maxReport = 8 << 10
+
+// String returns the report as it is sent: JSON, or "" for the zero value.
+func (r AgentReport) String() string {
+	if len(r.HeldBack) == 0 {
+		return ""
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return "" // there is nothing that JSON cannot express
+	}
+	return string(text)
+}
+
+// ParseAgentReport is the inverse of String, for a text in which anything may be. Types that holdfast does not know, and numbers that
+// cannot be, are an error.
+func ParseAgentReport(text string) (r AgentReport, err error) {
+	switch {
+	case text == "":
+		return r, nil
+	case len(text) > maxReport:
+		return r, fmt.Errorf("report of %d bytes: at most %d are accepted", len(text), maxReport)
+	}
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		return AgentReport{}, fmt.Errorf("report: %w", err)
+	}
+	for _, h := range r.HeldBack {
+		if _, known := TypeByShort(h.Type); !known || h.Had < 0 || h.HeldBack < 0 {
+			return AgentReport{}, errors.New("report: unknown type, or a negative number")
+		}
+	}
+	return r, nil
+}
+
+// String says what there was, and what the control plane still sends: "had 14 clusters, the control plane sends none since
+// 12:03:00, which looks like an accident".
+func (h HeldBack) String() string {
+	typeURL, _ := TypeByShort(h.Type)
+	what := map[string]string{ClusterType: "cluster", ListenerType: "listener", RouteType: "route configuration", EndpointType: "cluster"}[typeURL]
+	if what == "" {
+		what = h.Type + " resource"
+	}
+	had := max(h.Had, h.HeldBack)
+	if what = strconv.Itoa(had) + " " + what; had != 1 {
+		what += "s"
+	}
+	if typeURL == EndpointType {
+		what = "endpoints of " + what
+	}
+	sends := "none"
+	if left := had - h.HeldBack; left > 0 {
+		sends = strconv.Itoa(left)
+	}
+	return fmt.Sprintf("had %s, the control plane sends %s since %s, which looks like an accident", what, sends, h.Since.UTC().Format(time.TimeOnly))
+}

@@ -206,6 +206,9 @@ func (e *Environment) countReady() {
 func (e *Environment) ready() error {
 	switch {
 	case !e.listening.Load():
+		if why := e.config.Waiting(); why != nil {
+			return why
+		}
 		return errors.New("the configuration has not been read yet")
 	case e.stopping.Load():
 		return errors.New("the control plane is stopping")

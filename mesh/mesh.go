@@ -32,6 +32,7 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/dir"
 	"github.com/holdfast-xds/holdfast/mesh/config/etcd"
+	"github.com/holdfast-xds/holdfast/mesh/config/seal"
 	"github.com/holdfast-xds/holdfast/mesh/jwks"
 	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
 	"github.com/holdfast-xds/holdfast/mesh/register"
@@ -97,9 +98,16 @@ type Config struct {
 	// StateDir keeps the documents of Etcd, the workloads that have registered, and the keys of issuers of tokens, over a
 	// restart; "" for nowhere.
 	StateDir string
+	// StartWithProblemsAfter is how long after its start a server with documents in Dir serves although some of them are not
+	// valid and have no last valid content; 0 for never.
+	StartWithProblemsAfter time.Duration
+	// AllowEmpty lets an Etcd without any document count as one that has none, and not as one that is not filled yet.
+	AllowEmpty bool
 	// Pprof adds profiles of the process to Admin, below /debug/pprof/.
 	Pprof bool
 	Log   *slog.Logger
+	// Output counts the lines of the log that were not written; nil for none.
+	Output prometheus.Collector
 }
 
 // identifies reports whether clients of TLSListen have to prove who they are, by a token or by a certificate of CA.
@@ -137,7 +145,13 @@ func New(cfg Config) (*Environment, error) {
 	case cfg.Dir != "" && len(cfg.Etcd.Endpoints) > 0:
 		return nil, errors.New("--config and --etcd: the documents are in a directory or in etcd; `holdfast-mesh migrate` copies them")
 	case cfg.Dir != "" && cfg.Etcd.IsSet():
-		return nil, errors.New("the flags --etcd-* and --secret-key-file are for --etcd, and --config is given")
+		return nil, errors.New("the flags --etcd-* are for --etcd, and --config is given")
+	case cfg.Dir != "" && cfg.AllowEmpty:
+		return nil, errors.New("--allow-empty is for --etcd, and --config is given: a file with a comment alone says that a directory has no documents on purpose")
+	case cfg.Dir != "" && len(cfg.Etcd.SecretKeys) > 0 && cfg.StateDir == "":
+		return nil, errors.New("--secret-key-file with --config encrypts the Secrets in --state-dir, which is not given")
+	case cfg.Dir == "" && cfg.StartWithProblemsAfter > 0:
+		return nil, errors.New("--start-with-problems-after is for --config: a document that is not valid in etcd holds nobody up")
 	case cfg.Listen == "" && cfg.TLSListen == "":
 		return nil, errors.New("nothing to listen on: set --listen or --tls-listen")
 	case cfg.TLSListen != "" && cfg.TLSCert == "" && cfg.CA == "":
@@ -149,6 +163,9 @@ func New(cfg Config) (*Environment, error) {
 		return nil, err
 	}
 	e := &Environment{cfg: cfg, metrics: prometheus.NewRegistry()}
+	if cfg.Output != nil {
+		e.metrics.MustRegister(cfg.Output)
+	}
 	cfg.Authn.Log = cfg.Log
 	cfg.Authn.Required = cfg.identifies()
 	var err error
@@ -177,18 +194,26 @@ func New(cfg Config) (*Environment, error) {
 
 // source opens where the documents are.
 func (e *Environment) source() (err error) {
+	file := func(name string) string {
+		if e.cfg.StateDir == "" {
+			return ""
+		}
+		return filepath.Join(e.cfg.StateDir, name)
+	}
 	if e.cfg.Dir != "" {
-		e.config = dir.New(e.cfg.Dir, e.cfg.Log)
+		sealer, err := seal.Load(e.cfg.Etcd.SecretKeys)
+		if err != nil {
+			return err
+		}
+		e.config = dir.New(dir.Config{
+			Dir: e.cfg.Dir, State: file(storedFiles), Sealer: sealer, StartWithProblemsAfter: e.cfg.StartWithProblemsAfter, Log: e.cfg.Log,
+		})
 		return nil
 	}
 	if e.store, err = etcd.Open(e.cfg.Etcd); err != nil {
 		return err
 	}
-	file := ""
-	if e.cfg.StateDir != "" {
-		file = filepath.Join(e.cfg.StateDir, storedDocuments)
-	}
-	source := etcd.NewSource(e.store, file, e.cfg.Log)
+	source := etcd.NewSource(etcd.SourceConfig{Client: e.store, File: file(storedDocuments), AllowEmpty: e.cfg.AllowEmpty, Log: e.cfg.Log})
 	e.lacks = source.Lacks
 	e.metrics.MustRegister(etcd.NewCollector(source))
 	e.config, e.stored = source, source.State

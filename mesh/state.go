@@ -8,12 +8,13 @@ import (
 	"syscall"
 )
 
-// The files in the state directory: the workloads that have registered, the keys of issuers of tokens, and the documents of
-// etcd.
+// The files in the state directory: the workloads that have registered, the keys of issuers of tokens, the documents of etcd, and
+// those of a directory by file.
 const (
 	registrations   = "workloads.json"
 	issuersKeys     = "keys.json"
 	storedDocuments = "documents.log"
+	storedFiles     = "files.log"
 	lockFile        = "lock"
 )
 

@@ -234,4 +234,6 @@ type Source interface {
 	Cache
 	// Problems returns what is wrong in the documents, and with the source.
 	Problems() []Problem
+	// Waiting returns why HasSynced is false, and what to do; nil if it is true.
+	Waiting() error
 }

@@ -116,6 +116,16 @@ func (k *kindIndex) changed(namespace string) {
 	delete(k.lists, "")
 }
 
+// Len returns how many documents there are.
+func (x *Index) Len() (n int) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for _, k := range x.kinds {
+		n += len(k.documents)
+	}
+	return n
+}
+
 // All returns all documents, in the order of Schemas, and by namespace and name.
 func (x *Index) All() []*Config {
 	var all []*Config

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh/register"
 )
 
@@ -18,6 +19,21 @@ func (v *view) Report(healthy bool, reason string) {
 	who := v.proxy
 	v.mu.Unlock()
 	v.server.cfg.Registrar.Report(who, v.stream, healthy, reason)
+}
+
+var _ downstream.AgentView = (*view)(nil)
+
+// AgentReport records what the agent of a proxy says of itself.
+func (v *view) AgentReport(r xds.AgentReport) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.report = r
+}
+
+func (v *view) holdsBack() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.report.HeldBack) > 0
 }
 
 // WorkloadStatus describes the workload of a proxy that registers with a WorkloadGroup.

@@ -75,3 +75,30 @@ func TestProxiesTellTheHealthOfTheirWorkloads(t *testing.T) {
 		})
 	}
 }
+
+// What agents say of themselves is shown until they say that it is over, or go.
+func TestWhatAgentsHoldBackIsShown(t *testing.T) {
+	on(t, "", func(r *rig) {
+		a, b := r.connect("a", nil), r.connect("b", nil)
+		held := []xds.HeldBack{{Type: "CDS", Had: 14, HeldBack: 14}}
+		a.AgentReport(xds.AgentReport{HeldBack: held})
+		b.AgentReport(xds.AgentReport{HeldBack: held})
+		shown := func(want float64) {
+			t.Helper()
+			n := 0
+			for _, p := range r.server.Proxies() {
+				if len(p.HeldBack) > 0 {
+					n++
+				}
+			}
+			if got := r.server.holdingBack(); got != want || float64(n) != want {
+				t.Errorf("%v agents hold something back, and %d are shown; want %v", got, n, want)
+			}
+		}
+		shown(2)
+		a.AgentReport(xds.AgentReport{})
+		shown(1)
+		b.Close(downstream.End{})
+		shown(0)
+	})
+}

@@ -18,7 +18,7 @@ type Metrics struct {
 	xdsPushTime, generation                              *prometheus.HistogramVec
 	triggers, rejects, pushes, classes, refused, patches *prometheus.CounterVec
 	proxies, services, maxProxies                        prometheus.Gauge
-	behind                                               func() float64 // set by New
+	behind, holdingBack                                  func() float64 // set by New
 }
 
 // NewMetrics registers the metrics; with nil they are counted and nobody sees them.
@@ -64,7 +64,9 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 		registry.MustRegister(m.patches, m.refused, m.convergence, m.queueTime, m.debounceTime, m.pushTime, m.triggers, m.rejects, m.proxies, m.maxProxies, m.services,
 			m.pushes, m.xdsPushTime, m.generation, m.classes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "holdfast_mesh_proxies_behind", Help: "Connected proxies that have not answered a change yet.",
-			}, func() float64 { return m.behind() }))
+			}, func() float64 { return m.behind() }), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "holdfast_mesh_proxies_holding_back", Help: "Connected proxies whose agent holds back what this server removed or emptied, because that looks like an accident.",
+			}, func() float64 { return m.holdingBack() }))
 	}
 	return m
 }

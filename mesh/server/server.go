@@ -121,7 +121,7 @@ func New(cfg Config) *Server {
 		views: make(map[*view]struct{}), requested: make(chan struct{}, 1), queued: make(chan struct{}, 1),
 		unsettled: make(chan struct{}, 1), joins: newJoins(),
 	}
-	cfg.Metrics.behind = s.behind
+	cfg.Metrics.behind, cfg.Metrics.holdingBack = s.behind, s.holdingBack
 	cfg.Metrics.maxProxies.Set(float64(cfg.MaxProxies))
 	s.proxies.Queue = queue.New[*view](cmp.Or(cfg.Throttle, queue.DefaultThrottle))
 	return s
@@ -403,11 +403,17 @@ func (s *Server) detach(v *view) {
 }
 
 // behind returns how many proxies have not answered a change yet.
-func (s *Server) behind() (n float64) {
+func (s *Server) behind() float64 { return s.count((*view).isBehind) }
+
+// holdingBack returns how many proxies' agents hold something back.
+func (s *Server) holdingBack() float64 { return s.count((*view).holdsBack) }
+
+// count returns how many connected proxies are as a function says.
+func (s *Server) count(is func(*view) bool) (n float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for v := range s.views {
-		if v.isBehind() {
+		if is(v) {
 			n++
 		}
 	}

@@ -43,6 +43,8 @@ type view struct {
 	// pending is what the proxy has not answered yet: since when, and up to which revision.
 	pending         time.Time
 	pendingRevision uint64
+	// report is what the agent says of itself.
+	report xds.AgentReport
 }
 
 // viewType is the state of one type of a view.
@@ -455,6 +457,8 @@ type ProxyStatus struct {
 	Protocol  string       `json:"protocol"`
 	Since     time.Time    `json:"since"`
 	Types     []TypeStatus `json:"types"`
+	// HeldBack has what the agent of the proxy holds back, by type.
+	HeldBack []xds.HeldBack `json:"held_back,omitempty"`
 	// Workload is the workload that the proxy registers; nil for none.
 	Workload *WorkloadStatus `json:"workload,omitempty"`
 }
@@ -476,6 +480,7 @@ func (v *view) status() ProxyStatus {
 	s := ProxyStatus{
 		Stream: v.stream, Node: v.proxy.Node, Type: v.proxy.Type, Namespace: v.proxy.Namespace,
 		Peer: v.peer, Protocol: v.form.String(), Since: v.since, Types: v.typeStatus(),
+		HeldBack: v.report.HeldBack,
 	}
 	v.mu.Unlock()
 	if v.server.cfg.Registrar != nil { // a change of a registration waits for views

@@ -1,6 +1,7 @@
 package dir
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
@@ -22,6 +23,8 @@ type file struct {
 	// had no valid content in this file.
 	parsed  bool
 	invalid []config.Key
+	// unnamed is set if a document has no name or kind and no document of the file, known before, may be it.
+	unnamed bool
 	gone    bool // it is kept although it is not there, see files.keep
 	// absent is set if it is gone, or its directory is empty: what it had yields to what is in a file
 	// that is there.
@@ -34,8 +37,9 @@ type file struct {
 // files are the files of a directory by name.
 type files map[string]*file
 
-// load returns the files after a scan. The receiver does not change.
-func (f files) load(p pass) files {
+// load returns the files after a scan. A file that is gone is kept if it is of a directory that was away. The receiver does
+// not change.
+func (f files) load(p pass, were away) files {
 	next := make(files, len(p))
 	for _, o := range p {
 		loaded := &file{}
@@ -45,12 +49,38 @@ func (f files) load(p pass) files {
 		loaded.read(o)
 		next[o.name] = loaded
 	}
-	next.keep(f)
+	next.keep(f, were)
 	return next
 }
 
+// waits returns the problems for which a start waits: of documents that are not valid, or cannot be read, and have no last
+// valid content.
+func (f files) waits() (problems []config.Problem) {
+	valid, _ := f.documents()
+	for _, name := range f.names() {
+		of := f[name]
+		if of.absent {
+			continue // what it had is there
+		}
+		if !of.parsed {
+			problems = append(problems, of.problems...)
+			if of.unreadable != nil {
+				problems = append(problems, *of.unreadable)
+			}
+			continue
+		}
+		lacking := func(key config.Key) bool { return slices.Contains(of.invalid, key) && valid[key] == nil }
+		for _, p := range of.problems {
+			if p.Severity == config.SeverityError && (lacking(p.Key) || of.unnamed && p.Key.Name == "") {
+				problems = append(problems, p)
+			}
+		}
+	}
+	return problems
+}
+
 // keep keeps documents that moved between files and are not valid, or cannot be parsed, where they are now.
-func (f files) keep(before files) {
+func (f files) keep(before files, were away) {
 	valid := make(map[config.Key]bool)
 	unparsed, newUnparsed := false, false
 	for name, of := range f {
@@ -71,12 +101,20 @@ func (f files) keep(before files) {
 	}
 	for name, of := range before {
 		isFile := !strings.HasSuffix(name, "/")
-		if f[name] == nil && isFile && (newUnparsed || of.gone && unparsed) { // perhaps it is the new file that cannot be parsed
-			gone := *of
-			gone.gone, gone.absent = true, true
-			gone.unreadable = &config.Problem{File: name, Message: "it is gone; its documents stay in use until all new files can be parsed"}
-			f[name] = &gone
+		if f[name] != nil || !isFile {
+			continue
 		}
+		gone := *of
+		gone.gone, gone.absent = true, true
+		switch {
+		case newUnparsed || of.gone && unparsed: // perhaps it is the new file that cannot be parsed
+			gone.unreadable = &config.Problem{File: name, Message: "it is gone; its documents stay in use until all new files can be parsed"}
+		case were.has(name):
+			gone.unreadable = &config.Problem{File: name, Message: fmt.Sprintf("it is gone; its documents stay in use until no file has come or gone for %s, since its directory was away or empty", settleAfter)}
+		default:
+			continue
+		}
+		f[name] = &gone
 	}
 }
 
@@ -118,7 +156,12 @@ func (f *file) parse(name string, data []byte) {
 		f.problems = []config.Problem{*broken}
 		return
 	}
-	f.parsed, f.invalid = true, nil
+	if len(documents) == 0 && len(f.documents) == 0 && isBlank(data) {
+		// A full disk and a shell's ">" leave such a file.
+		f.problems = []config.Problem{{File: name, Message: "it is empty: delete it, or write a comment into it if it is to have no documents"}}
+		return
+	}
+	f.parsed, f.invalid, f.unnamed = true, nil, false
 	if len(documents) == 0 && len(f.documents) > 0 {
 		f.problems = []config.Problem{{File: name, Message: "it has no documents any more; those that it had stay in use: delete the file to delete them"}}
 		return
@@ -155,11 +198,22 @@ func (f *file) parse(name string, data []byte) {
 	if !unknown {
 		return
 	}
+	f.unnamed = len(before) == 0
 	for _, key := range slices.SortedFunc(maps.Keys(before), config.CompareKeys) {
 		if first[key] == nil {
 			f.documents = append(f.documents, before[key])
 		}
 	}
+}
+
+// isBlank reports whether a file has nothing but white space and marks of documents.
+func isBlank(data []byte) bool {
+	for line := range bytes.Lines(data) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && string(line) != "---" {
+			return false
+		}
+	}
+	return true
 }
 
 // duplicate is the problem of a document that has the key of another.

@@ -58,13 +58,18 @@ func on(t *testing.T, files map[string]string, test func(*bench)) {
 	}
 	bubble.Test(t, func(t *testing.T) {
 		b := &bench{T: t, dir: root}
-		b.source = New(root, slog.New(slog.NewTextHandler(&b.log, nil)))
+		b.source = b.make()
 		b.source.watch = func(*slog.Logger) *events { return &events{} } // its file descriptor is no part of the bubble
 		for _, s := range config.Schemas {
 			b.source.RegisterHandler(s.Kind, b.handle)
 		}
 		test(b)
 	})
+}
+
+// make returns a source of the directory.
+func (b *bench) make() *Source {
+	return New(Config{Dir: b.dir, Log: slog.New(slog.NewTextHandler(&b.log, nil))})
 }
 
 func (b *bench) handle(e config.Event) {
@@ -90,18 +95,24 @@ func (b *bench) events() []string {
 	return slices.Clone(b.called)
 }
 
-// run starts the source.
+// run starts the source, which ends with the test.
 func (b *bench) run() {
+	b.Helper()
+	b.Cleanup(b.runUntilEnded())
+}
+
+// runUntilEnded starts the source, and returns how to end it.
+func (b *bench) runUntilEnded() (end func()) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- b.source.Run(ctx) }()
-	b.Cleanup(func() {
+	return func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			b.Errorf("Run ended with %v", err)
 		}
-	})
+	}
 }
 
 // settle lets the time pass after which a change must be in the copy.

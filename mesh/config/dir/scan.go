@@ -1,6 +1,7 @@
 package dir
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -40,6 +41,11 @@ type pass []observed
 
 func (p pass) same(other pass) bool { return slices.EqualFunc(p, other, observed.same) }
 
+// sameNames reports whether two passes have the same files, whatever is in them.
+func (p pass) sameNames(other pass) bool {
+	return slices.EqualFunc(p, other, func(a, b observed) bool { return a.name == b.name })
+}
+
 const (
 	// rereadEvery is after how many scans a file is read anyway, for file systems that do not update
 	// the time of a change.
@@ -63,6 +69,21 @@ type scanner struct {
 	directories []string
 	// last holds each file as it was read last, without its data.
 	last map[string]observed
+	// modified is when something was last made, renamed or deleted in one of the directories; the zero time if that is not
+	// known.
+	modified time.Time
+
+	running userfile.Scan[scanned]
+	// listed is called after each scan with directories.
+	listed func(directories []string)
+}
+
+// scanned is the result of a scan. The error means that the directory could not be read. An error of a file is in its
+// entry; that of a subdirectory is in an entry of its own, whose name ends with a slash, and in those of the files that
+// were in it.
+type scanned struct {
+	pass pass
+	err  error
 }
 
 // isConfig reports whether a file of this name is read.
@@ -81,10 +102,20 @@ var errEmptied = errors.New("the directory is empty; what was in it stays in use
 // errCircle is that of a link to a directory that the link is in. Two of them would be 2^maxDepth directories.
 var errCircle = errors.New("the link leads to a directory that it is in: it is not read")
 
-// scan scans the tree once. The error means that the directory could not be read. An error of a file
-// is in its entry; that of a subdirectory is in an entry of its own, whose name ends with a slash, and
-// in those of the files that were in it.
-func (s *scanner) scan() (pass, error) {
+// scan scans the tree once, unless the file system does not answer or ctx ends.
+func (s *scanner) scan(ctx context.Context) (pass, error) {
+	result, err := s.running.Do(ctx, func() scanned {
+		p, err := s.read()
+		s.listed(s.directories)
+		return scanned{p, err}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return result.pass, result.err
+}
+
+func (s *scanner) read() (pass, error) {
 	l := lister{root: s.dir, readDir: s.readDir, unreadable: make(map[string]error)}
 	if err := l.list("", nil); err != nil {
 		return nil, err
@@ -114,8 +145,57 @@ func (s *scanner) scan() (pass, error) {
 		}
 	}
 	slices.SortFunc(p, func(a, b observed) int { return strings.Compare(a.name, b.name) })
-	s.last = last
+	s.last, s.modified = last, time.Time{}
+	for _, path := range s.directories {
+		info, err := os.Stat(path)
+		if err != nil {
+			s.modified = time.Time{}
+			break
+		}
+		if info.ModTime().After(s.modified) {
+			s.modified = info.ModTime()
+		}
+	}
 	return p, nil
+}
+
+// age is how long ago, in the last scan, something was made, renamed or deleted in one of the directories; 0 if that is not known.
+func (s *scanner) age() time.Duration {
+	if s.modified.IsZero() {
+		return 0
+	}
+	return time.Since(s.modified)
+}
+
+// root is the directory itself.
+const root = ""
+
+// away are directories, with a slash at the end and root for the directory itself, that were away or empty.
+type away []string
+
+// with returns the directories of both.
+func (a away) with(more away) away {
+	for _, directory := range more {
+		if !slices.Contains(a, directory) {
+			a = append(a, directory)
+		}
+	}
+	return a
+}
+
+// has reports whether a file was in one of the directories.
+func (a away) has(file string) bool {
+	return slices.ContainsFunc(a, func(directory string) bool { return strings.HasPrefix(file, directory) })
+}
+
+// emptied returns the subdirectories that have nothing in them any more.
+func (p pass) emptied() (directories away) {
+	for _, o := range p {
+		if o.err == errEmptied && strings.HasSuffix(o.name, "/") {
+			directories = append(directories, o.name)
+		}
+	}
+	return directories
 }
 
 // lastBelow returns the files of the last scan below a directory, whose name ends with a slash.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,10 +124,20 @@ func TestWhatIsEmptyDeletesNothing(t *testing.T) {
 		b.rename("a.yaml", "a.bak")
 		b.rename("b.yaml", "b.bak")
 		b.expect()
-		b.problems("DIR: the directory cannot be read: it has no file *.yaml, *.yml or *.json any more; to delete all documents, leave one with a comment")
-		b.rename("a.bak", "a.yaml")
+		b.problems("DIR: the directory cannot be read: it has no file *.yaml, *.yml or *.json, as a volume that is not mounted; to have no documents on purpose, leave a file with a comment alone in it")
+		b.rename("a.bak", "a.yaml") // and the other file a moment later, as somebody who copies them
+		b.expect()
+		b.problems("b.yaml: it is gone; its documents stay in use until no file has come or gone for 10s, since its directory was away or empty")
+		time.Sleep(settleAfter - 2*interval)
+		b.write("c.yaml", entry("c", "1"))
+		b.expect("add WorkloadEntry default/c")
+		time.Sleep(settleAfter - 2*interval)
+		b.expect()
+		time.Sleep(interval)
 		b.expect("delete WorkloadEntry default/b")
 		b.problems()
+		b.remove("a.yaml") // which has nothing to do with it any more
+		b.expect("delete WorkloadEntry default/a")
 	})
 }
 
@@ -150,7 +161,10 @@ func TestAnEmptySubdirectoryDeletesNothing(t *testing.T) {
 		b.remove("z.yaml")
 		b.expect("change WorkloadEntry default/b")
 		b.rename("c.bak", "sub/c.yaml")
-		b.expect("add WorkloadEntry default/c", "delete WorkloadEntry default/b")
+		b.expect("add WorkloadEntry default/c") // the other one may be on its way
+		b.problems("sub/dir/b.yaml: it is gone; its documents stay in use until no file has come or gone for 10s, since its directory was away or empty")
+		time.Sleep(settleAfter)
+		b.expect("delete WorkloadEntry default/b")
 		b.problems()
 	})
 }
@@ -269,6 +283,40 @@ func TestADirectoryThatVanishesDeletesNothing(t *testing.T) {
 	})
 }
 
+// A network volume may answer nothing for hours, or be slow each time.
+func TestADirectoryThatHangsStopsNothing(t *testing.T) {
+	on(t, map[string]string{"a.yaml": entry("a", "1")}, func(b *bench) {
+		answers := make(chan struct{})
+		var hangs atomic.Bool
+		b.source.readDir = func(path string) ([]os.DirEntry, error) {
+			if hangs.Load() {
+				<-answers
+			}
+			return os.ReadDir(path)
+		}
+		hangs.Store(true)
+		end := b.runUntilEnded()
+		time.Sleep(time.Minute)
+		b.expect()
+		b.problems("DIR: the directory cannot be read: it is not read within 5s: is it on a volume that hangs?")
+		hangs.Store(false)
+		answers <- struct{}{}
+		b.expect("add WorkloadEntry default/a")
+		b.problems()
+		hangs.Store(true)
+		time.Sleep(time.Minute)
+		b.write("a.yaml", entry("a", "2"))
+		for range 2 { // slow: nothing is lost
+			time.Sleep(8 * time.Second)
+			answers <- struct{}{}
+		}
+		time.Sleep(time.Minute)
+		b.expect("change WorkloadEntry default/a")
+		end() // at once
+		close(answers)
+	})
+}
+
 func TestASubdirectoryThatCannotBeReadKeepsItsDocuments(t *testing.T) {
 	on(t, map[string]string{"a.yaml": entry("a", "1"), "sub/b.yaml": entry("b", "1")}, func(b *bench) {
 		var denied atomic.Bool
@@ -302,19 +350,13 @@ func TestADirectoryThatIsNotThereYetDoesNotSync(t *testing.T) {
 		if b.source.HasSynced() {
 			t.Error("the source has synced")
 		}
+		if why := b.source.Waiting(); why == nil || !strings.HasSuffix(why.Error(), "/mesh: no such file or directory") {
+			t.Error(why)
+		}
 		b.write("a.yaml", entry("a", "1"))
 		b.expect("add WorkloadEntry default/a")
-		if !b.source.HasSynced() {
-			t.Error("the source has not synced")
-		}
-	})
-}
-
-func TestAnEmptyDirectorySyncs(t *testing.T) {
-	on(t, nil, func(b *bench) {
-		b.run()
-		b.expect()
-		if !b.source.HasSynced() {
+		time.Sleep(freshFor)
+		if !b.source.HasSynced() || b.source.Waiting() != nil {
 			t.Error("the source has not synced")
 		}
 	})
@@ -416,5 +458,22 @@ func TestLinksInACircleEnd(t *testing.T) {
 		if b.label("a") != "1" || len(b.events()) != 1 {
 			t.Errorf("events %q", b.events())
 		}
+	})
+}
+
+// A named pipe is no document, and nobody waits until somebody writes to it.
+func TestANamedPipeStopsNothing(t *testing.T) {
+	on(t, map[string]string{"a.yaml": entry("a", "1")}, func(b *bench) {
+		b.run()
+		b.expect("add WorkloadEntry default/a")
+		if err := syscall.Mkfifo(filepath.Join(b.dir, "pipe.yaml"), 0o600); err != nil {
+			b.Fatal(err)
+		}
+		b.write("a.yaml", entry("a", "2"))
+		b.expect("change WorkloadEntry default/a")
+		b.problems("pipe.yaml: it is a named pipe: name a regular file")
+		b.remove("pipe.yaml")
+		b.expect()
+		b.problems()
 	})
 }

@@ -18,7 +18,7 @@ const (
 
 // writersOf asks the kernel, which gives a read lease for a file that nobody has open for writing.
 func writersOf(path string) writers {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a named pipe would have it wait for a writer
 	if err != nil {
 		return unknownWriters
 	}

@@ -24,8 +24,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-xds/holdfast/internal/dial"
-	"github.com/holdfast-xds/holdfast/internal/keyfile"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
+	"github.com/holdfast-xds/holdfast/mesh/config/seal"
 )
 
 // DefaultPrefix is that of the keys.
@@ -66,7 +66,7 @@ type Options struct {
 
 // IsSet reports whether anything is set that is of use with Endpoints only.
 func (o Options) IsSet() bool {
-	return o.Prefix != "" && o.Prefix != DefaultPrefix || o.CA != "" || o.Cert != "" || o.Key != "" || o.User != "" || o.PasswordFile != "" || len(o.SecretKeys) > 0
+	return o.Prefix != "" && o.Prefix != DefaultPrefix || o.CA != "" || o.Cert != "" || o.Key != "" || o.User != "" || o.PasswordFile != ""
 }
 
 // Client is a connection to a store. Create one with Open.
@@ -74,7 +74,7 @@ type Client struct {
 	options Options
 	conf    clientv3.Config // without the password
 	prefix  string
-	sealer  *sealer
+	sealer  *seal.Sealer
 	author  string
 	user    string
 	tls     *tls.Config // nil for plaintext
@@ -110,15 +110,9 @@ func Open(o Options) (*Client, error) {
 	if _, err = o.password(); err != nil {
 		return nil, err
 	}
-	var keys [][]byte
-	for _, file := range o.SecretKeys {
-		key, err := keyfile.Load(file)
-		if err != nil {
-			return nil, fmt.Errorf("--secret-key-file: %w", err)
-		}
-		keys = append(keys, key)
+	if c.sealer, err = seal.Load(o.SecretKeys); err != nil {
+		return nil, err
 	}
-	c.sealer = newSealer(keys)
 	return c, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/config/seal"
 )
 
 func TestEveryKindHasKeysOfItsOwn(t *testing.T) {
@@ -106,7 +107,7 @@ func TestASecretIsEncryptedWithAnotherKey(t *testing.T) {
 	before, err := old.encode(doc, time.Unix(1, 0))
 	check(t, err)
 	path := old.path(doc.Meta.Key)
-	after, err := both.sealer.reseal(doc.Meta.Key, before)
+	after, err := both.sealer.Reseal(doc.Meta.Key, before)
 	check(t, err)
 	if _, got, problems := latest.decode(path, after, 7); got == nil || config.ContentVersion(got) != config.ContentVersion(doc) {
 		t.Errorf("with the new key: %v", problems)
@@ -117,10 +118,10 @@ func TestASecretIsEncryptedWithAnotherKey(t *testing.T) {
 	if got := config.AuthorOf(after); got != config.AuthorOf(before) || got.Name != "alice" {
 		t.Errorf("it was written by %v, before by %v", got, config.AuthorOf(before))
 	}
-	if again, err := both.sealer.reseal(doc.Meta.Key, after); again != nil || err != nil {
+	if again, err := both.sealer.Reseal(doc.Meta.Key, after); again != nil || err != nil {
 		t.Errorf("it is encrypted again: %s, %v", again, err)
 	}
-	if got, err := unconnected("3").sealer.reseal(doc.Meta.Key, after); got != nil || !errors.Is(err, errOtherKey) {
+	if got, err := unconnected("3").sealer.Reseal(doc.Meta.Key, after); got != nil || !errors.Is(err, seal.ErrOtherKey) {
 		t.Errorf("without its key: %s, %v", got, err)
 	}
 }
@@ -167,5 +168,12 @@ func TestWrongOptionsAreErrorsThatNameTheFlag(t *testing.T) {
 				t.Errorf("%v, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/config/seal"
 )
 
 // Reencrypt encrypts with the first of Options.SecretKeys those Secrets that another key has encrypted. All else of them stays
@@ -16,8 +17,8 @@ import (
 // others there are that the first key decrypts, and an error for each Secret that no key does. With dryRun it only
 // counts.
 func (c *Client) Reencrypt(ctx context.Context, dryRun bool) (changed, current int, err error) {
-	if len(c.sealer.keys) == 0 {
-		return 0, 0, errNoKey
+	if !c.sealer.HasKey() {
+		return 0, 0, seal.ErrNoKey
 	}
 	l, err := c.list(ctx, c.pathOf(config.Secret, ""))
 	if err != nil {
@@ -47,7 +48,7 @@ func (c *Client) Reencrypt(ctx context.Context, dryRun bool) (changed, current i
 // reencrypt is Reencrypt for one Secret. If somebody writes it meanwhile, perhaps with the key of before, it is read again.
 func (c *Client) reencrypt(ctx context.Context, key config.Key, kv *mvccpb.KeyValue, dryRun bool) (changed bool, err error) {
 	for {
-		value, err := c.sealer.reseal(key, kv.Value)
+		value, err := c.sealer.Reseal(key, kv.Value)
 		if err != nil || value == nil || dryRun {
 			return value != nil, err
 		}

@@ -16,6 +16,7 @@ package etcd
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -28,6 +29,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/config/journal"
 )
 
 const (
@@ -43,15 +45,29 @@ const (
 	rewriteAfter = time.Minute
 	// retry is the pause before the store is asked again that has answered with an error.
 	retry = time.Second
+	// fillFor is how long nothing must have come into a store that was empty at the start before the copy is complete.
+	fillFor = time.Second
 )
+
+// SourceConfig configures a Source.
+type SourceConfig struct {
+	Client *Client
+	// File is where the copy is kept over a restart; "" for nowhere.
+	File string
+	// AllowEmpty lets a store without any document count as one that has none. Otherwise it is one that is not filled yet: the
+	// copy is not complete at a start, and later keeps what it had.
+	AllowEmpty bool
+	Log        *slog.Logger
+}
 
 // Source is a copy of the documents in a store. Create one with NewSource.
 type Source struct {
 	config.Handlers
-	client *Client
-	log    *slog.Logger
-	index  config.Index
-	file   *journal // nil for none
+	client     *Client
+	allowEmpty bool
+	log        *slog.Logger
+	index      config.Index
+	file       *journal.Journal[position] // nil for none
 
 	// What follows is only used by Run. stale is set if everything must be read, restored if the store was found to be
 	// restored. lastValid has the documents of the file until the store was read. confirmAt is when the store is asked
@@ -62,6 +78,8 @@ type Source struct {
 	lastValid map[config.Key]*config.Config
 	confirmAt time.Time
 	rewriteAt time.Time
+	// filledAt is when a store that was empty at the start counts as filled; the zero time for never.
+	filledAt time.Time
 
 	mu       sync.Mutex
 	synced   bool
@@ -71,15 +89,19 @@ type Source struct {
 	away     error               // why the store does not answer; nil
 	since    time.Time           // since when it does not, or since when the copy is of the file
 	fromFile bool                // the copy is of the file, and not of the store yet
+	empty    bool                // the store has no document
 }
 
 var _ config.Source = (*Source)(nil)
 
-// NewSource returns the copy of a store, which is empty until Run. file is where it is kept over a restart; "" for nowhere.
-func NewSource(client *Client, file string, log *slog.Logger) *Source {
-	s := &Source{client: client, log: log.With("name", client.String()), stale: true, problems: make(map[string][]config.Problem), held: make(map[config.Key]bool)}
-	if file != "" {
-		s.file = &journal{path: file}
+// NewSource returns the copy of a store, which is empty until Run.
+func NewSource(cfg SourceConfig) *Source {
+	s := &Source{
+		client: cfg.Client, allowEmpty: cfg.AllowEmpty, log: cfg.Log.With("name", cfg.Client.String()), stale: true,
+		problems: make(map[string][]config.Problem), held: make(map[config.Key]bool),
+	}
+	if cfg.File != "" {
+		s.file = &journal.Journal[position]{Path: cfg.File}
 	}
 	return s
 }
@@ -98,6 +120,24 @@ func (s *Source) HasSynced() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.synced
+}
+
+// errEmpty is why the copy of a store without a document is not complete.
+var errEmpty = errors.New("it has no document yet: apply one (holdfast-mesh apply), or give --allow-empty if it is to have none")
+
+// Waiting returns why the copy is not complete; nil if it is.
+func (s *Source) Waiting() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.synced:
+		return nil
+	case s.away != nil:
+		return fmt.Errorf("%s: %w", s.client, s.away)
+	case s.empty:
+		return fmt.Errorf("%s: %w", s.client, errEmpty)
+	}
+	return fmt.Errorf("%s: it has not been read yet", s.client)
 }
 
 // State is what is known of the store.
@@ -143,7 +183,13 @@ func (s *Source) Problems() []config.Problem {
 	for _, path := range slices.Sorted(maps.Keys(s.problems)) {
 		out = append(out, s.problems[path]...)
 	}
+	if s.empty && s.synced && !s.allowEmpty {
+		out = append(out, config.Problem{File: s.client.String(), Message: "the store has no document any more: what it had stays in use until it has one again; with --allow-empty it goes"})
+	}
 	for _, key := range slices.SortedFunc(maps.Keys(s.held), config.CompareKeys) {
+		if s.empty {
+			break
+		}
 		out = append(out, config.Problem{File: s.client.path(key), Key: key, Severity: config.SeverityWarning, Message: fmt.Sprintf("the store was restored and lacks it: it stays in use until the store is asked again, %s after that", ConfirmAfter)})
 	}
 	switch {
@@ -159,7 +205,7 @@ func (s *Source) Problems() []config.Problem {
 func (s *Source) Run(ctx context.Context) error {
 	s.load()
 	if s.file != nil {
-		defer s.file.close()
+		defer s.file.Close()
 	}
 	patience := time.Now().Add(Patience)
 	for {
@@ -183,9 +229,9 @@ func (s *Source) load() {
 		return
 	}
 	s.lastValid = make(map[config.Key]*config.Config)
-	at, records, err := s.file.load()
+	at, records, err := s.file.Load()
 	if err != nil {
-		s.log.Error("the file of the documents is damaged: what can be read of it is used", "file", s.file.path, "err", err)
+		s.log.Error("the file of the documents is damaged: what can be read of it is used", "file", s.file.Path, "err", err)
 	}
 	s.at = at
 	for path, r := range records {
@@ -288,6 +334,13 @@ func (s *Source) take(l *listing, asked time.Time) {
 		}
 		s.restored, s.confirmAt = nil, asked.Add(ConfirmAfter)
 	}
+	empty := !slices.ContainsFunc(l.kvs, func(kv *mvccpb.KeyValue) bool {
+		key, _ := s.client.parse(string(kv.Key))
+		return key.Name != ""
+	})
+	if empty && !s.allowEmpty {
+		s.keepAll(asked)
+	}
 	removals := s.confirmAt.IsZero() || !asked.Before(s.confirmAt)
 	there := make(map[config.Key]bool, len(l.kvs))
 	problems := make(map[string][]config.Problem)
@@ -327,11 +380,32 @@ func (s *Source) take(l *listing, asked time.Time) {
 	s.mu.Lock()
 	s.at = l.at
 	s.problems, s.held = problems, held
-	s.synced, s.fromFile = true, false
+	s.empty = empty
+	if !empty || s.allowEmpty || len(held) > 0 {
+		s.synced, s.fromFile = true, false
+	}
+	synced := s.synced
 	s.mu.Unlock()
+	if !synced {
+		s.log.Error("nobody is served", "err", errEmpty)
+	}
 	s.reached(nil)
 	s.rewrite()
 	s.log.Info("documents loaded", "revision", l.at.Revision, "put", put, "removed", removed, "held", len(held), "problems", len(problems))
+}
+
+// keepAll keeps everything of which a store without a document was known, until it is asked again.
+func (s *Source) keepAll(asked time.Time) {
+	if s.index.Len() == 0 {
+		s.takeFile()
+	}
+	if s.index.Len() == 0 {
+		return
+	}
+	if s.confirmAt.IsZero() {
+		s.log.Error("the store has no document any more: what it had stays in use until it has one again; with --allow-empty it goes")
+	}
+	s.confirmAt = asked.Add(ConfirmAfter)
 }
 
 // kept returns the position in the file. While documents are held that the store lacks it says so, so that they are held after
@@ -347,16 +421,16 @@ func (s *Source) rewrite() {
 	if s.file == nil {
 		return
 	}
-	var records []record
+	var records []journal.Record
 	for _, doc := range s.index.All() {
 		value, err := s.client.encode(doc, time.Time{})
 		if err != nil {
 			continue // of a Secret whose key was taken away
 		}
 		revision, _ := parseVersion(doc.ResourceVersion)
-		records = append(records, record{s.client.path(doc.Meta.Key), revision, value})
+		records = append(records, journal.Record{Key: s.client.path(doc.Meta.Key), Modified: revision, Value: value})
 	}
-	s.wrote(s.file.replace(s.kept(), records))
+	s.wrote(s.file.Replace(s.kept(), records))
 }
 
 // wrote takes in whether the file could be written.
@@ -366,15 +440,15 @@ func (s *Source) wrote(err error) {
 		return
 	}
 	s.rewriteAt = time.Now().Add(rewriteAfter)
-	s.log.Error("the documents cannot be kept for a restart", "file", s.file.path, "err", err, "again_in", rewriteAfter)
+	s.log.Error("the documents cannot be kept for a restart", "file", s.file.Path, "err", err, "again_in", rewriteAfter)
 }
 
 // keep adds changes to the file.
-func (s *Source) keep(records []record) {
+func (s *Source) keep(records []journal.Record) {
 	if s.file == nil || time.Now().Before(s.rewriteAt) {
 		return
 	}
-	full, err := s.file.append(s.kept(), records)
+	full, err := s.file.Append(s.kept(), records)
 	if err != nil {
 		s.wrote(err)
 	} else if full {
@@ -400,9 +474,9 @@ func (s *Source) remove(key config.Key) {
 }
 
 // event takes in a change, and returns what to keep of it; false for nothing.
-func (s *Source) event(e *clientv3.Event) (r record, ok bool) {
+func (s *Source) event(e *clientv3.Event) (r journal.Record, ok bool) {
 	path := string(e.Kv.Key)
-	r = record{Key: path, Modified: e.Kv.ModRevision}
+	r = journal.Record{Key: path, Modified: e.Kv.ModRevision}
 	var found []config.Problem
 	key, isDocument := s.client.parse(path)
 	switch {
@@ -418,6 +492,12 @@ func (s *Source) event(e *clientv3.Event) (r record, ok bool) {
 	}
 	s.logProblems(path, found)
 	s.mu.Lock()
+	if isDocument && e.Type != mvccpb.Event_DELETE {
+		s.empty = false
+		if !s.synced {
+			s.filledAt = time.Now().Add(fillFor)
+		}
+	}
 	defer s.mu.Unlock()
 	delete(s.problems, path)
 	if len(found) > 0 {

@@ -17,6 +17,8 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/keyfile"
 	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/config/journal"
+	"github.com/holdfast-xds/holdfast/mesh/config/seal"
 )
 
 // unconnected is a client without a connection.
@@ -25,7 +27,7 @@ func unconnected(keys ...string) *Client {
 	for _, key := range keys {
 		secret = append(secret, bytes.Repeat([]byte(key), keyfile.Size))
 	}
-	return &Client{prefix: DefaultPrefix, sealer: newSealer(secret), author: "alice", log: slog.New(slog.DiscardHandler)}
+	return &Client{prefix: DefaultPrefix, sealer: seal.New(secret...), author: "alice", log: slog.New(slog.DiscardHandler)}
 }
 
 // entry is a WorkloadEntry with an address.
@@ -53,7 +55,7 @@ type copied struct {
 }
 
 func newCopied(file string) *copied {
-	c := &copied{Source: NewSource(unconnected(), file, slog.New(slog.DiscardHandler))}
+	c := &copied{Source: NewSource(SourceConfig{Client: unconnected(), File: file, Log: slog.New(slog.DiscardHandler)})}
 	for _, schema := range config.Schemas {
 		c.RegisterHandler(schema.Kind, func(e config.Event) {
 			switch {
@@ -268,19 +270,21 @@ func TestTheFileHasTheLastValidContent(t *testing.T) {
 func TestAFileThatCannotBeWrittenChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newCopied(filepath.Join(t.TempDir(), "missing", "documents.log"))
+		s.allowEmpty = true
 		a := kv(t, s.client, entry("a", "10.0.0.1"), 3)
 		s.take(&listing{at: position{Cluster: 1, Term: 2, Revision: 10}, kvs: []*mvccpb.KeyValue{a}}, time.Now())
 		s.want(t, "add a")
 		w := &watch{Source: s.Source}
 		check(t, w.response(clientv3.WatchResponse{Events: []*clientv3.Event{deletes(string(a.Key), 12)}}, true))
 		s.want(t, "delete a")
-		s.file.path = filepath.Join(t.TempDir(), "documents.log")
+		s.file.Path = filepath.Join(t.TempDir(), "documents.log")
 		time.Sleep(rewriteAfter)
 		check(t, w.response(clientv3.WatchResponse{Events: []*clientv3.Event{puts(kv(t, s.client, entry("b", "10.0.0.1"), 13))}}, true))
-		if at, got := contents(t, s.file.path); at.Revision != 13 || len(got) != 1 {
-			t.Errorf("%+v %q", at, got)
+		at, got, err := (&journal.Journal[position]{Path: s.file.Path}).Load()
+		if check(t, err); at.Revision != 13 || len(got) != 1 {
+			t.Errorf("%+v %v", at, got)
 		}
-		s.file.close()
+		s.file.Close()
 	})
 }
 

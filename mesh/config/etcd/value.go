@@ -18,7 +18,7 @@ const maxDocument = 1 << 20
 func (c *Client) encode(doc *config.Config, at time.Time) ([]byte, error) {
 	value, err := config.Marshal(doc, config.Author{Name: c.author, Time: at})
 	if err == nil && doc.Kind == config.Secret {
-		value, err = c.sealer.seal(doc.Meta.Key, value)
+		value, err = c.sealer.Seal(doc.Meta.Key, value)
 	}
 	if err == nil && len(value) > maxDocument {
 		err = fmt.Errorf("it has %d bytes: a document in etcd has %d at most; divide it", len(value), maxDocument)
@@ -39,7 +39,7 @@ func (c *Client) decode(path string, value []byte, revision int64) (config.Key, 
 		return key, nil, problem(key, "it has %d bytes: a document has %d at most", len(value), maxDocument)
 	}
 	if key.Kind == config.Secret {
-		opened, err := c.sealer.open(key, value)
+		opened, err := c.sealer.Open(key, value)
 		if err != nil {
 			return key, nil, problem(key, "%v", err)
 		}

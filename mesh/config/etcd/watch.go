@@ -5,10 +5,13 @@ import (
 	"errors"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/config/journal"
 )
 
 // errStalled is that of a watch that does not deliver what the store has.
@@ -47,6 +50,8 @@ func (w *watch) run() error {
 	confirm := time.NewTimer(0)
 	defer confirm.Stop()
 	wake.Reset(confirm, w.confirmAt)
+	filled := time.NewTimer(fillFor)
+	defer filled.Stop()
 	for !w.stale {
 		var err error
 		select {
@@ -55,6 +60,9 @@ func (w *watch) run() error {
 		case w.events = <-w.opened:
 		case resp, open := <-w.events:
 			err = w.response(resp, open)
+			wake.Reset(filled, w.filledAt)
+		case <-filled.C:
+			w.filled()
 		case a := <-w.probed:
 			w.probing = false
 			err = w.found(a)
@@ -82,7 +90,11 @@ func (w *watch) response(resp clientv3.WatchResponse, open bool) error {
 	case !open:
 		return errors.New("the watch has ended")
 	}
-	var records []record
+	if !w.allowEmpty && w.leavesNothing(resp.Events) {
+		w.stale = true // what is left to be said of it, the listing says
+		return nil
+	}
+	var records []journal.Record
 	for _, e := range resp.Events {
 		if r, ok := w.event(e); ok {
 			records = append(records, r)
@@ -97,6 +109,42 @@ func (w *watch) response(resp clientv3.WatchResponse, open bool) error {
 		w.keep(records)
 	}
 	return nil
+}
+
+// leavesNothing reports whether changes delete every document.
+func (s *Source) leavesNothing(events []*clientv3.Event) bool {
+	left := s.index.Len()
+	if left == 0 {
+		return false
+	}
+	gone := make(map[config.Key]bool)
+	for _, e := range events {
+		key, isDocument := s.client.parse(string(e.Kv.Key))
+		switch {
+		case !isDocument:
+		case e.Type == mvccpb.Event_DELETE:
+			gone[key] = s.index.Get(key) != nil
+		default:
+			return false
+		}
+	}
+	for _, was := range gone {
+		if was {
+			left--
+		}
+	}
+	return left == 0
+}
+
+// filled makes the copy of a store complete that was empty at the start, when nothing has come for a while.
+func (s *Source) filled() {
+	if s.filledAt.IsZero() || time.Now().Before(s.filledAt) {
+		return
+	}
+	s.filledAt = time.Time{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.synced, s.fromFile = true, false
 }
 
 // probe asks the store where it is, and lets the watch say how far it is.

@@ -39,6 +39,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/listener"
 	"github.com/holdfast-xds/holdfast/internal/reaper"
 	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/upstream"
@@ -58,6 +59,8 @@ type Config struct {
 	// Upstream configures each of Upstreams. Its MaxMessage also bounds the requests of clients.
 	Upstream upstream.Config
 	failover.Timing
+	// StartWithProblemsAfter is that of file.Config, for the upstreams that are directories.
+	StartWithProblemsAfter time.Duration
 	// Group configures each group of clients, of which there are MaxGroups at most; 0 means
 	// DefaultMaxGroups.
 	Group     group.Config
@@ -116,6 +119,7 @@ type Agent struct {
 	rehearsing sync.Mutex
 	isCutOff   atomic.Bool
 	life       lifecycle
+	watchdog   *watchdog.Watchdog
 	orphans    *reaper.Reaper
 	// Bound by Run; rest is nil if REST is not served on TCP.
 	surface *admin.Server
@@ -182,6 +186,10 @@ func New(cfg Config) (*Agent, error) {
 		a.metrics.Upstream().Known(addr)
 	}
 	a.groups = a.newGroups()
+	a.watchdog = watchdog.New(a.takeLocks)
+	if cfg.Admin.Output != nil {
+		a.metrics.Register(cfg.Admin.Output)
+	}
 	a.server = downstream.New(a.serverConfig())
 	if cfg.Shadow != nil {
 		conf := *cfg.Shadow
@@ -242,10 +250,11 @@ func (a *Agent) newSurface(ctx context.Context, quit func()) *admin.Server {
 	conf.Changes, conf.Histories, conf.Events, conf.Seeds, conf.Rehearser = a, a, a.events, a, a
 	conf.Subscribers = a.server.Subscribers
 	conf.Actions = map[string]func(context.Context) error{
-		"drain":       a.Drain,
-		"undrain":     a.Undrain,
-		"hot-restart": a.HotRestart,
-		"resume":      a.Resume,
+		"drain":           a.Drain,
+		"undrain":         a.Undrain,
+		"hot-restart":     a.HotRestart,
+		"resume":          a.Resume,
+		"resume-removals": a.ResumeRemovals,
 	}
 	if a.cfg.Istio != nil {
 		conf.Istio = a.newIstio(ctx, quit)
@@ -345,7 +354,7 @@ func (a *Agent) serve(ctx context.Context, lis, rest net.Listener) error {
 // attend runs what accompanies the service until serving ends; systemd is told until ctx ends. The returned
 // function is called when all of it has ended.
 func (a *Agent) attend(ctx, serving context.Context, eg *errgroup.Group) (release func() bool) {
-	for _, run := range []func(context.Context){a.watch, a.undoDrain, a.orphans.Run, a.keepSockets, a.publishSeeds, a.probe} {
+	for _, run := range []func(context.Context){a.watchdog.Run, a.undoDrain, a.orphans.Run, a.keepSockets, a.publishSeeds, a.probe} {
 		eg.Go(func() error {
 			run(serving)
 			return nil
@@ -374,10 +383,10 @@ func (a *Agent) serveClients(ctx context.Context, lis, rest net.Listener) error 
 	return servers.Wait()
 }
 
-// withheld logs that removals are held back (design.md I10).
-func (a *Agent) withheld(typeURL string, withheld, held int) {
-	a.cfg.Log.Error("removals held back, because they look like an accident: after --removal-confirm-after everything is requested again from the control plane, and what it confirms is removed",
-		"type", xds.Short(typeURL), "withheld", withheld, "held", held)
+// withheld logs that removals are held back, or what was emptied is (design.md I10).
+func (a *Agent) withheld(typeURL string, withheld, had int, since time.Time) {
+	a.cfg.Log.Warn(fmt.Sprint(xds.HeldBack{Type: xds.Short(typeURL), Had: had, HeldBack: withheld, Since: since}, ": clients keep what they have until it confirms that, or `holdfast resume --removals`"),
+		"type", xds.Short(typeURL), "withheld", withheld, "had", had)
 }
 
 // sources returns the sources of a group with a Node; nil is for sources that open no ADS stream.
@@ -401,7 +410,7 @@ func (a *Agent) source(addr string, health upstream.Health) (upstream.Source, er
 		if dir == "" {
 			return nil, fmt.Errorf("upstream %q: the directory is missing", addr)
 		}
-		return file.New(dir, a.cfg.Log), nil
+		return file.New(file.Config{Dir: dir, StartWithProblemsAfter: a.cfg.StartWithProblemsAfter, Log: a.cfg.Log}), nil
 	}
 	conf := a.cfg.Upstream
 	conf.Addr, conf.Health = addr, health
@@ -439,6 +448,7 @@ func (a *Agent) groupConfig(node *corev3.Node) group.Config {
 	conf.Cache.OnChange = func(typeURL, name string, what cache.ChangeKind) {
 		a.events.Resource(node.GetId(), typeURL, name, events.Change(what))
 	}
+	conf.Cache.Guard.CountNamed = node.GetUserAgentName() != xds.EnvoyUserAgent
 	conf.Tracer = a.telemetry.Tracer(node.GetId())
 	conf.WatchDisconnects, conf.Cache.FallbackEnabled = a.life.envoy == nil, a.life.envoy != nil
 	conf.Cache.OnHeldBack, conf.Secrets, conf.Seed = a.withheld, a.certificates, a.seedFor(node)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -36,44 +37,22 @@ type lifecycle struct {
 	over       chan struct{}
 
 	mu    sync.Mutex
-	drain *drain    // in progress or complete; nil for none
-	beat  time.Time // when the watchdog last had every lock
+	drain *drain // in progress or complete; nil for none
 }
 
-// Every watchdogEvery the watchdog takes every lock of the agent. If it has not succeeded for
-// stuckAfter, the agent is deadlocked.
-const (
-	watchdogEvery = time.Second
-	stuckAfter    = 15 * time.Second
-)
-
-func (a *Agent) watch(ctx context.Context) {
-	wake.Loop(ctx, nil, func() (next time.Time) {
-		for _, m := range a.groups.Members() {
-			m.Cache().Idle()
-		}
-		if a.certificates != nil {
-			_ = a.certificates.Ready()
-		}
-		a.life.mu.Lock()
-		a.life.beat = time.Now()
-		a.life.mu.Unlock()
-		return time.Now().Add(watchdogEvery)
-	})
+// takeLocks takes each lock that serving needs, for the watchdog.
+func (a *Agent) takeLocks(take watchdog.Take) {
+	a.groups.TakeLocks(take)
+	take("the streams of clients", a.server.TakeLocks)
+	take("the events", a.events.TakeLocks)
+	take("the metrics", a.metrics.TakeLocks)
+	if a.certificates != nil {
+		take("the certificates", a.certificates.TakeLocks)
+	}
 }
 
 // Live returns an error if the agent is deadlocked, which only a restart resolves.
-func (a *Agent) Live() error {
-	a.life.mu.Lock()
-	defer a.life.mu.Unlock()
-	if a.life.beat.IsZero() {
-		return nil // not started
-	}
-	if since := time.Since(a.life.beat); since > stuckAfter {
-		return fmt.Errorf("deadlocked since %s: a lock is not released", since.Round(time.Second))
-	}
-	return nil
-}
+func (a *Agent) Live() error { return a.watchdog.Live() }
 
 // runEnvoy runs Envoy until ctx ends, and then drains it, or until Envoy exits, which it returns as
 // an error. It always returns when serving ends.
@@ -142,7 +121,37 @@ func (a *Agent) Resume(context.Context) error {
 		held = m.Resume() || held
 	}
 	if !held {
-		return errors.New("resume: nothing is held back or frozen")
+		return errors.New("resume: nothing is frozen or held back after crashes of Envoy" + a.heldBackRemovals())
+	}
+	return nil
+}
+
+// heldBackRemovals says how many removals are held back, which `holdfast resume` leaves; "" for none.
+func (a *Agent) heldBackRemovals() string {
+	n := 0
+	for _, m := range a.groups.Members() {
+		for _, held := range m.Cache().AgentReport().HeldBack {
+			n += held.HeldBack
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %d removals are held back because they look like an accident: `holdfast resume --removals` confirms them", n)
+}
+
+// ResumeRemovals makes the removals take effect that are held back because they look like an accident (design.md
+// I10): the operator confirms them.
+func (a *Agent) ResumeRemovals(context.Context) error {
+	held := false
+	for _, m := range a.groups.Members() {
+		if m.Cache().ReleaseRemovals() {
+			a.cfg.Log.Warn("what was held back because it looks like an accident takes effect: `holdfast resume --removals`", "node", m.Key().Node)
+			held = true
+		}
+	}
+	if !held {
+		return errors.New("resume --removals: no removal is held back")
 	}
 	return nil
 }

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/listener"
 	"github.com/holdfast-xds/holdfast/internal/wake"
@@ -38,6 +40,8 @@ func (a *Agent) Handover(admit func() (net.Conn, error)) error {
 		return errors.New("takeover: this agent has no socket")
 	case a.keeper == nil && a.isFrozen():
 		return errors.New("takeover: this agent is frozen, and without --state-dir the other would not be: `holdfast resume` first")
+	case a.keeper == nil && a.holdsBack():
+		return errors.New("takeover: this agent holds back removals that look like an accident, and without --state-dir the other would apply them at once: wait until the control plane confirms them or sends the resources again, or confirm them with `holdfast resume --removals`")
 	case !a.life.leaving.CompareAndSwap(false, true):
 		return errors.New("takeover: another takeover is in progress")
 	}
@@ -52,6 +56,11 @@ func (a *Agent) Handover(admit func() (net.Conn, error)) error {
 		_ = conn.Close() // this agent stops, so the other need not wait
 	}
 	return nil
+}
+
+// holdsBack reports whether clients have what a control plane seems to have removed by accident.
+func (a *Agent) holdsBack() bool {
+	return slices.ContainsFunc(a.groups.Members(), func(m *group.Member) bool { return len(m.Cache().AgentReport().HeldBack) > 0 })
 }
 
 // awaitEnd returns when ctx or serving ends, or when another agent has taken over.

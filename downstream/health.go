@@ -17,8 +17,33 @@ type HealthView interface {
 	Report(healthy bool, reason string)
 }
 
-// isHealth reports whether a request is a report of health. It subscribes to nothing, and gets no response.
+// AgentView is a View that takes in what an agent says of itself (xds.AgentReportType). Any other View ignores it.
+type AgentView interface {
+	View
+	AgentReport(xds.AgentReport)
+}
+
+// isReport reports whether a request is a report of either kind. It subscribes to nothing, and gets no response.
+func isReport(req *session.Request) bool { return isHealth(req) || req.Type == xds.AgentReportType }
+
+// isHealth reports whether a request is a report of health.
 func isHealth(req *session.Request) bool { return req.Type == xds.HealthType }
+
+// takeReport hands on a report.
+func (st *stream) takeReport(req *session.Request) {
+	if isHealth(req) {
+		st.reportHealth(req)
+		return
+	}
+	report, err := xds.ParseAgentReport(req.Error)
+	view, ok := st.view.(AgentView)
+	if st.log.Enabled(context.Background(), slog.LevelDebug) {
+		st.log.Debug("report of an agent", "report", report, "used", ok, "err", err)
+	}
+	if ok && err == nil {
+		view.AgentReport(report)
+	}
+}
 
 // reportHealth hands on a report of health.
 func (st *stream) reportHealth(req *session.Request) {

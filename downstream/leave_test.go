@@ -110,6 +110,7 @@ func TestAServerThatEndsSendsItsClientsAwayOneAfterTheOther(t *testing.T) {
 		if took := <-ended; took > clients*10*time.Millisecond+100*time.Millisecond {
 			s.Errorf("the end took %s", took)
 		}
+		s.quiet() // the last one hears of it
 		for _, c := range all {
 			if err := c.Err(); !reconnect.IsMoved(err) {
 				s.Fatalf("a stream ended with %v", err)

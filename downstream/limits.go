@@ -93,20 +93,39 @@ func (st *stream) wait(ctx context.Context) error {
 // served. Called with mu held.
 func (st *stream) admit(req *session.Request) bool {
 	l := st.server.cfg.Limits
-	if types, _ := st.machine.Subscriptions(); len(types) >= l.Types && !slices.Contains(types, req.Type) {
+	types, _ := st.machine.Subscriptions()
+	switch {
+	case len(req.Type) > maxTypeBytes:
+		st.exceeded("types", "client subscribes to a type that cannot exist: it is not answered", "type", shortened(req.Type), "bytes", len(req.Type))
+		return false
+	case len(types) >= l.Types && !slices.Contains(types, req.Type):
 		st.exceeded("types", "client subscribes to more types than --max-types: the others are not answered", "type", shortened(req.Type))
 		return false
 	}
-	removed := st.machine.Limit(req, l.Subscriptions)
+	l.names(st.machine, req, st.exceeded)
+	return true
+}
+
+// maxTypeBytes bounds the URL of a type, whose name every upstream is sent. That of no type of Envoy has 100 bytes.
+const maxTypeBytes = 1024
+
+// names removes from a request the names that exceed the limits, and calls exceeded for them.
+func (l Limits) names(machine *session.Session, req *session.Request, exceeded func(limit, message string, args ...any)) {
+	removed := machine.Limit(req, l.Subscriptions)
 	if removed.Surplus > 0 {
-		st.exceeded("subscriptions", "client subscribes to more names than --max-subscriptions: the others are left out",
+		exceeded("subscriptions", "client subscribes to more names than --max-subscriptions: the others are left out",
 			"type", xds.Short(req.Type), "left_out", removed.Surplus, "such_as", shortened(removed.ASurplus))
 	}
 	if removed.Invalid > 0 {
-		st.exceeded("names", "client subscribes to names that no resource can have: they are left out",
+		exceeded("names", "client subscribes to names that no resource can have: they are left out",
 			"type", xds.Short(req.Type), "left_out", removed.Invalid, "such_as", shortened(removed.AnInvalid), "bytes", len(removed.AnInvalid))
 	}
-	return true
+}
+
+// exceededByPoll counts an event that exceeds a limit, and logs some. A poll comes each second, and is no stream.
+func (s *Server) exceededByPoll(limit, message string, args ...any) {
+	s.cfg.Observer.LimitExceeded(limit)
+	s.pollsExceed.Do(func() { s.cfg.Log.Warn("REST: "+message+"; further cases are only counted for a minute", args...) })
 }
 
 // shortened returns the beginning of a name, for the log.

@@ -59,6 +59,7 @@ func TestTheLimitsAreEnforcedOnAClient(t *testing.T) {
 		{"within them all", []*session.Request{request(xds.EndpointType, 10)}, "", 1, 10},
 		{"types", []*session.Request{request(xds.EndpointType, 1), request(xds.RouteType, 1), request(xds.SecretType, 1)}, "types", 2, 2},
 		{"a known type again", []*session.Request{request(xds.EndpointType, 1), request(xds.RouteType, 1), request(xds.EndpointType, 1)}, "", 2, 2},
+		{"a type that cannot exist", []*session.Request{request(xds.EndpointType, 1), request("type.googleapis.com/"+long, 1)}, "types", 1, 1},
 		{"names of one request", []*session.Request{request(xds.EndpointType, 11)}, "subscriptions", 1, 10},
 		{"names of several requests", []*session.Request{request(xds.EndpointType, 6), {Type: xds.EndpointType, Subscribe: names(11)[6:]}}, "subscriptions", 1, 10},
 		{"as many of another type", []*session.Request{request(xds.EndpointType, 10), request(xds.RouteType, 10)}, "", 2, 20},

@@ -3,6 +3,7 @@ package downstream
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -221,7 +222,7 @@ var errCurrent = errors.New("the version is current")
 func (s *Server) fetch(ctx context.Context, credentials Credentials, msg *discoveryv3.DiscoveryRequest, typeURL string) (*session.Response, error) {
 	req, hold := session.FromSotW(msg), s.cfg.RESTHold
 	node, err := s.nodeOf(msg.GetNode())
-	if err := cmp.Or(implyType(req, typeURL), check(req), err); err != nil {
+	if err := cmp.Or(implyType(req, typeURL), err); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	who, err := s.identify(ctx, credentials)
@@ -234,11 +235,12 @@ func (s *Server) fetch(ctx context.Context, credentials Credentials, msg *discov
 		return nil, err
 	}
 	defer view.Close(End{})
-	poll := strings.Join(append([]string{node.GetId(), req.Type}, req.Names...), "\x00")
+	poll := sha256.Sum256([]byte(strings.Join(append([]string{node.GetId(), req.Type}, req.Names...), "\x00")))
 	if last, ok := s.polls.Peek(poll); ok && last.Version == req.Version {
 		// A poll carries the version that was accepted last (protocol.md 9.1).
 		view.Answer(session.Answer{Type: req.Type, Acked: last.Resources})
 	}
+	s.cfg.Limits.names(s.newSession(client, view, ""), req, s.exceededByPoll)
 	deadline := time.NewTimer(max(hold, fetchWait))
 	defer deadline.Stop()
 	for first := true; ; first = false {
@@ -262,16 +264,6 @@ func (s *Server) fetch(ctx context.Context, credentials Credentials, msg *discov
 		}
 		return nil, status.Errorf(codes.Unavailable, "no %s received yet", xds.Short(req.Type))
 	}
-}
-
-// check returns an error for a request with a name that no resource can have.
-func check(req *session.Request) error {
-	for _, name := range req.Names {
-		if _, err := xds.CheckName(name); err != nil {
-			return fmt.Errorf("%s request: %w", xds.Short(req.Type), err)
-		}
-	}
-	return nil
 }
 
 // answer returns the response that a stream beginning with this request would be sent first, or

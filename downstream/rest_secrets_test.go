@@ -3,6 +3,7 @@ package downstream_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"log/slog"
 	"net"
@@ -19,6 +20,59 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
+
+// poll sends a request for a kind of resources, and returns the status and the body of the answer.
+func poll(t *testing.T, at *xdstest.Pipe, kind, request string) (int, string) {
+	t.Helper()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return at.DialContext(ctx, "") }}
+	defer transport.CloseIdleConnections()
+	client := http.Client{Transport: transport}
+	resp, err := client.Post("http://x/v3/discovery:"+kind, "application/json", strings.NewReader(request))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+// What strangers can make an Envoy ask for ends no poll: the others are answered.
+func TestAPollWithNamesThatNoResourceCanHaveIsAnswered(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		s := start(t, xdstest.SotW, downstream.Config{Log: slog.New(slog.NewTextHandler(&log, nil)), Limits: downstream.Limits{Subscriptions: 3}})
+		defer s.close()
+		s.put(xdstest.Route("r", "c"))
+		s.put(xdstest.Cluster("c", ""))
+		time.Sleep(time.Second)
+		names := func(list ...string) string {
+			quoted, err := json.Marshal(list)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return `{"node": {"id": "n"}, "resource_names": ` + string(quoted) + `}`
+		}
+		for range 3 {
+			for _, request := range []string{
+				names("", "r"), names(strings.Repeat("x", 100_000), "r"), names("*", "r"), names("r", "s1", "s2", "s3", "s4"),
+			} {
+				if code, body := poll(t, s.pipe, "routes", request); code != http.StatusOK || !strings.Contains(body, `"r"`) {
+					t.Errorf("routes %.100s: %d %.200s", request, code, body)
+				}
+			}
+			// Names that are left out do not make it a request for all.
+			if code, body := poll(t, s.pipe, "clusters", names("")); code != http.StatusServiceUnavailable {
+				t.Errorf("clusters: %d %s", code, body)
+			}
+		}
+		if n := strings.Count(log.String(), "REST: client"); n != 1 || log.Len() > 1000 {
+			t.Errorf("%d warnings, %d bytes:\n%.2000s", n, log.Len(), log.String())
+		}
+	})
+}
 
 // Clients are not authenticated on TCP. The socket, whose peers are checked, serves the same
 // resources whole.
@@ -62,19 +116,8 @@ func TestRESTOnTCPServesNoSecret(t *testing.T) {
 					}
 				}()
 				poll := func(at *xdstest.Pipe) (int, string) {
-					transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return at.DialContext(ctx, "") }}
-					defer transport.CloseIdleConnections()
-					client := http.Client{Transport: transport}
-					resp, err := client.Post("http://x/v3/discovery:"+tc.kind, "application/json", strings.NewReader(`{"node": {"id": "n"}`+tc.names+`}`))
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer func() { _ = resp.Body.Close() }()
-					body, err := io.ReadAll(resp.Body)
-					if err != nil {
-						t.Fatal(err)
-					}
-					return resp.StatusCode, string(body)
+					t.Helper()
+					return poll(t, at, tc.kind, `{"node": {"id": "n"}`+tc.names+`}`)
 				}
 				s.put(tc.with)
 				time.Sleep(time.Second)

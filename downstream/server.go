@@ -3,9 +3,11 @@ package downstream
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"slices"
@@ -25,6 +27,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/resourceset"
+	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -66,6 +69,9 @@ type Config struct {
 	// DefaultWriteBuffer. A server of thousands of clients that get a change at the same time has as many.
 	WriteBuffer int
 	Limits      Limits
+	// Wildcards are types of which an Envoy may ask for all resources, besides those of which it does by itself
+	// (xds.NamedByEnvoy).
+	Wildcards []string
 	// RESTHold is how long a poll whose version is current waits for a change; 0 answers at once.
 	// A client's request timeout must exceed it (protocol.md 9.3).
 	RESTHold time.Duration
@@ -109,10 +115,12 @@ type Server struct {
 	sets *resourceset.Pool
 	// secretsRejected limits the warnings about secrets that REST did not serve to clients, which poll.
 	secretsRejected rate.Sometimes
+	// pollsExceed limits those about requests beyond a limit.
+	pollsExceed rate.Sometimes
 
 	streaming sync.WaitGroup // of the goroutines of all streams
 	// polls remembers the last REST responses, by client and names.
-	polls *lru.Cache[string, *session.Response]
+	polls *lru.Cache[[sha256.Size]byte, *session.Response]
 
 	mu      sync.Mutex
 	streams map[*stream]struct{}
@@ -134,11 +142,12 @@ func New(cfg Config) *Server {
 	}
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Observer = cmp.Or(cfg.Observer, Observer(NoObserver{}))
-	polls, _ := lru.New[string, *session.Response](maxPolls) // the size is positive
+	polls, _ := lru.New[[sha256.Size]byte, *session.Response](maxPolls) // the size is positive
 	return &Server{
 		cfg:             cfg,
 		from:            &corev3.ControlPlane{Identifier: cfg.Identifier},
 		secretsRejected: rate.Sometimes{Interval: time.Minute},
+		pollsExceed:     rate.Sometimes{Interval: time.Minute},
 		sets:            resourceset.NewPool(resourceset.DefaultMin),
 		polls:           polls,
 		streams:         make(map[*stream]struct{}),
@@ -247,6 +256,17 @@ func (s *Server) Streams() []StreamState {
 	return states
 }
 
+// TakeLocks takes and releases the locks of the server and its streams, for a watchdog.
+func (s *Server) TakeLocks() {
+	s.mu.Lock()
+	streams := slices.Collect(maps.Keys(s.streams))
+	s.mu.Unlock()
+	for _, st := range streams {
+		watchdog.Lock(&st.mu)
+	}
+	watchdog.Lock(&s.connected)
+}
+
 // serve serves one stream: of all types, or only of typeURL if that is set.
 func (s *Server) serve(g grpc.ServerStream, form xds.Form, typeURL string) error {
 	who, err := s.identify(g.Context(), CredentialsOf(g.Context()))
@@ -302,12 +322,23 @@ func (s *Server) newSession(client Client, view View, noncePrefix string) *sessi
 		Form:         client.Form,
 		NoncePrefix:  noncePrefix,
 		KeepWildcard: client.Node.GetUserAgentName() == xds.EnvoyUserAgent,
+		NamesOnly:    s.namesOnly(client.Node),
 		TTL:          enforcesTTL(client.Node),
 		HadWildcard:  view.HadWildcard,
 		Keeps:        client.Agent,
 		Secrets:      &s.secrets,
 		Sets:         s.sets,
 	})
+}
+
+// namesOnly returns whether a client asks for a type by name only; nil for one that may ask for all resources of any.
+func (s *Server) namesOnly(node *corev3.Node) func(typeURL string) bool {
+	if node.GetUserAgentName() != xds.EnvoyUserAgent {
+		return nil
+	}
+	return func(typeURL string) bool {
+		return xds.NamedByEnvoy(typeURL) && !slices.Contains(s.cfg.Wildcards, typeURL)
+	}
 }
 
 // enforcesTTL reports whether a client drops a resource when its TTL has passed. Envoy does, though
@@ -317,10 +348,15 @@ func enforcesTTL(node *corev3.Node) bool {
 		slices.Contains(node.GetClientFeatures(), xds.FeatureResourceTTL)
 }
 
+// maxNodeID bounds the id of a node, which is in each line of the log. That of a pod in Istio has at most 350 bytes.
+const maxNodeID = 1024
+
 // nodeOf checks the Node of a first request, by whose id the state is chosen. Config.NodeID replaces
 // a missing id.
 func (s *Server) nodeOf(node *corev3.Node) (*corev3.Node, error) {
 	switch {
+	case len(node.GetId()) > maxNodeID:
+		return nil, fmt.Errorf("the id of the node has %d bytes: at most %d are accepted", len(node.GetId()), maxNodeID)
 	case node.GetId() != "":
 		return node, nil
 	case s.cfg.NodeID == "":

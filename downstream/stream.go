@@ -89,8 +89,8 @@ func (st *stream) subscribes(typeURL, name string) bool {
 // it; the server waits for them.
 func (st *stream) run(ctx context.Context) error {
 	req, node, err := st.recv()
-	// A report of health before the client has said who it is has no effect, as with istiod.
-	for err == nil && isHealth(req) && node.GetId() == "" {
+	// A report before the client has said who it is has no effect, as with istiod.
+	for err == nil && isReport(req) && node.GetId() == "" {
 		if err = st.rate.Wait(ctx); err == nil {
 			req, node, err = st.recv()
 		}
@@ -175,8 +175,8 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	if err := st.wait(ctx); err != nil {
 		return err
 	}
-	if isHealth(req) {
-		st.reportHealth(req)
+	if isReport(req) {
+		st.takeReport(req)
 		return nil
 	}
 	// The lock keeps the sender from building a response before the state has the result. It would
@@ -300,12 +300,18 @@ func (st *stream) flush(ctx context.Context) (time.Time, error) {
 func (st *stream) recv() (*session.Request, *corev3.Node, error) {
 	if st.form == xds.Delta {
 		var req discoveryv3.DeltaDiscoveryRequest
-		err := st.grpc.RecvMsg(&req)
-		return session.FromDelta(&req), req.GetNode(), err
+		received := codec.Request{Message: &req}
+		err := st.grpc.RecvMsg(&received)
+		out := session.FromDelta(&req)
+		out.Unreadable = received.Unreadable
+		return out, req.GetNode(), err
 	}
 	var req discoveryv3.DiscoveryRequest
-	err := st.grpc.RecvMsg(&req)
-	return session.FromSotW(&req), req.GetNode(), err
+	received := codec.Request{Message: &req}
+	err := st.grpc.RecvMsg(&received)
+	out := session.FromSotW(&req)
+	out.Unreadable = received.Unreadable
+	return out, req.GetNode(), err
 }
 
 // send sends a response and reports whether it is large. If it is, written receives a value when the

@@ -29,6 +29,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds/files"
 	"github.com/holdfast-xds/holdfast/sds/keystore"
@@ -389,6 +390,9 @@ func (id *identity) status() IdentityStatus {
 	}
 	return out
 }
+
+// TakeLocks takes and releases the lock, for a watchdog.
+func (m *Manager) TakeLocks() { watchdog.Lock(&m.mu) }
 
 // Ready returns what is missing of the valid certificates and the roots to verify peers; nil for nothing.
 func (m *Manager) Ready() error {

@@ -117,8 +117,11 @@ func NewADS(cfg Config) (*ADS, error) {
 
 // Run opens one stream and writes its responses to the state until it ends, and returns why: never nil.
 func (a *ADS) Run(ctx context.Context, state State, answered func() error) (err error) {
-	dialing := &dialing{dialer: a.dialer}
-	defer func() { err = dialing.classify(a.hide(err)) }()
+	dialing, heard := &dialing{dialer: a.dialer}, false
+	defer func() {
+		a.ended(err, heard)
+		err = dialing.classify(a.hide(err))
+	}()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	conn, ctx, err := a.connect(ctx, dialing)
@@ -136,7 +139,8 @@ func (a *ADS) Run(ctx context.Context, state State, answered func() error) (err 
 	}
 	a.conn.Store(conn)
 	defer a.conn.CompareAndSwap(conn, nil)
-	return a.server.run(ctx, cancel, grpcWire{stream, a.cfg.Form}, state, answered)
+	heard, err = a.server.run(ctx, cancel, grpcWire{stream, a.cfg.Form}, state, answered)
+	return err
 }
 
 var bidirectional = &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}

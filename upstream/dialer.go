@@ -145,6 +145,15 @@ func (d *dialing) classify(err error) error {
 	return &unreachable{err, func(ctx context.Context, since time.Time) bool { return d.await(ctx, closed, since) }}
 }
 
+// NotReady wraps the error of a source that has nothing to serve yet. It is run again when changed returns, which waits for
+// what may end that, or for ctx.
+func NotReady(err error, changed func(ctx context.Context)) error {
+	return &unreachable{err, func(ctx context.Context, _ time.Time) bool {
+		changed(ctx)
+		return false
+	}}
+}
+
 // unreachable is the error of an attempt in which no address of the server accepted a connection.
 type unreachable struct {
 	error

@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/reconnect"
 	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/upstream/failover"
 )
 
@@ -113,6 +114,16 @@ func (f *Failover) States() []SourceState {
 		states[i].LastMessage, _ = f.lastMessage(i)
 	}
 	return states
+}
+
+// TakeLocks takes and releases the locks of the sources, for a watchdog.
+func (f *Failover) TakeLocks() {
+	watchdog.Lock(&f.mu)
+	for _, s := range f.Sources {
+		if locked, has := s.(interface{ TakeLocks() }); has {
+			locked.TakeLocks()
+		}
+	}
 }
 
 // lastMessage returns when a source last sent anything; false if it does not record that.

@@ -34,6 +34,7 @@ type state struct {
 	mu      sync.Mutex
 	updates []xds.Update
 	synced  []string
+	report  xds.AgentReport
 }
 
 func (s *state) Node() *corev3.Node { return s.node }
@@ -54,6 +55,11 @@ func (s *state) Synced(_, typeURL string, _ time.Time) {
 }
 
 func (s *state) RequestAgain() time.Time { return time.Time{} }
+func (s *state) AgentReport() xds.AgentReport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.report
+}
 
 func (s *state) Cached(string, string) map[string]string {
 	s.mu.Lock()

@@ -176,9 +176,10 @@ func TestWhatAnOutageCostsAFleet(t *testing.T) {
 		}
 		was := outage(t, agents, away, 0, true)
 		is := outage(t, agents, away, 0, false)
-		spread := outage(t, agents, away, 30*time.Second, false)
+		scattered := max(agents, 100) // of fewer, chance alone brings a fifth in one second now and then
+		spread := outage(t, scattered, away, 30*time.Second, false)
 		rows = append(rows, was.row(fmt.Sprintf("%d agents, only back-off", agents), away), is.row(fmt.Sprintf("%d agents", agents), away),
-			spread.row(fmt.Sprintf("%d agents, spread 30s", agents), away))
+			spread.row(fmt.Sprintf("%d agents, spread 30s", scattered), away))
 		if p50, last := is.back[len(is.back)/2], is.back[len(is.back)-1]; p50 > time.Second || last > 3*time.Second {
 			t.Errorf("away for %s: half came after %s, the last after %s", away, p50, last)
 		}
@@ -194,7 +195,7 @@ func TestWhatAnOutageCostsAFleet(t *testing.T) {
 		if conns, streams := total(is.accepted), total(is.streams); conns != agents || streams != agents {
 			t.Errorf("away for %s: %d connections and %d streams of %d agents", away, conns, streams, agents)
 		}
-		if most := peak(spread.streams); most > agents/5 {
+		if most := peak(spread.streams); most > scattered/5 {
 			t.Errorf("away for %s: with a spread of 30 s %d streams in a second", away, most)
 		}
 	}

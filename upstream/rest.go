@@ -96,7 +96,8 @@ func (r *REST) Run(ctx context.Context, state State, answered func() error) erro
 		polls:    make(map[string]*poll),
 		rejected: make(map[string]bool),
 	}
-	err = r.run(ctx, cancel, w, state, answered)
+	heard, err := r.run(ctx, cancel, w, state, answered)
+	r.ended(err, heard)
 	cancel()
 	w.polling.Wait()
 	return dialing.classify(r.hide(err))

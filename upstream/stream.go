@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -23,6 +22,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/reconnect"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream/session"
 )
@@ -46,9 +46,10 @@ type server struct {
 	cfg    Config // with a Form and an Observer
 	log    *slog.Logger
 	dialer *dialer
-	open   atomic.Int64 // number of open streams
 
 	mu sync.Mutex
+	// streams are open.
+	streams map[*stream]struct{}
 	// credentials are those that were sent to the server, at most maxCredentials.
 	credentials [][]byte
 	// versions and rechecks are those of session.Config. A stream works on copies, since another
@@ -68,7 +69,15 @@ type server struct {
 	// endedAtReport is how many streams in a row have ended soon after a report of health, whatever they ended with.
 	endedAtReport int
 	last          time.Time // when the last response came
+	// contact is that of xds.Update. leftAt is when the last run ended, if the control plane had answered on it; the zero time after an
+	// attempt without an answer. reopened says that it ended so that another is opened.
+	contact, leftAt time.Time
+	reopened        bool
 }
+
+// sameContact is how soon after a stream another must be opened, at the first attempt, to be the same contact: a load balancer cuts what is
+// idle, and a server ends a connection that is old, but a control plane that starts again is away for a moment.
+const sameContact = 2 * time.Second
 
 type exclusion struct {
 	times int // how often in a row the control plane ended the stream for the type
@@ -80,7 +89,7 @@ func newServer(cfg Config) *server {
 	cfg.MaxMessage = cmp.Or(cfg.MaxMessage, DefaultMaxMessage)
 	log := cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	return &server{
-		cfg: cfg, log: log.With("upstream", cfg.Addr), dialer: newDialer(cfg.Dial), versions: make(map[string]session.Version),
+		cfg: cfg, log: log.With("upstream", cfg.Addr), dialer: newDialer(cfg.Dial), streams: make(map[*stream]struct{}), versions: make(map[string]session.Version),
 		rechecks: make(map[string]int), excluded: make(map[string]exclusion), answered: make(map[string]bool),
 	}
 }
@@ -89,7 +98,22 @@ func newServer(cfg Config) *server {
 func (s *server) Name() string { return s.cfg.Addr }
 
 // Open reports whether a stream is open, whether or not it was answered.
-func (s *server) Open() bool { return s.open.Load() > 0 }
+func (s *server) Open() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.streams) > 0
+}
+
+// TakeLocks takes and releases the locks of the streams, for a watchdog.
+func (s *server) TakeLocks() {
+	s.mu.Lock()
+	streams := slices.Collect(maps.Keys(s.streams))
+	s.mu.Unlock()
+	for _, st := range streams { // whose locks are taken before that of the server
+		watchdog.Lock(&st.mu)
+	}
+	watchdog.Lock(&s.dialer.mu)
+}
 
 // LastMessage returns when a response last came; the zero time for never.
 func (s *server) LastMessage() time.Time {
@@ -133,6 +157,22 @@ func (s *server) remember(value string) {
 	s.credentials = append(s.credentials, []byte(value))
 }
 
+// ended records how a run ended, with or without a stream, and whether anything was heard on it.
+func (s *server) ended(err error, heard bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reopened = errors.Is(err, errReopen)
+	s.leftAt = time.Time{}
+	if heard {
+		s.leftAt = time.Now()
+	}
+}
+
+// isContact reports whether a stream that is opened at a time belongs to the contact that there was.
+func (s *server) isContact(opened time.Time) bool {
+	return s.reopened || !s.leftAt.IsZero() && opened.Sub(s.leftAt) < sameContact
+}
+
 // hide returns an error without the credentials that were sent, which a server may repeat in it.
 func (s *server) hide(err error) error {
 	s.mu.Lock()
@@ -140,15 +180,18 @@ func (s *server) hide(err error) error {
 	return redact.Error(err, s.credentials...)
 }
 
-// run writes the responses of an open stream to the state until the stream ends, and returns why:
-// never nil. ctx is the context of the stream; cancel ends it.
-func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, state State, answered func() error) error {
+// run writes the responses of an open stream to the state until the stream ends, and returns whether there were any, and why
+// it ended: never nil. ctx is the context of the stream; cancel ends it.
+func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, state State, answered func() error) (heard bool, err error) {
 	subscriptions := state.Subscriptions()
 	defer subscriptions.Close()
 	// This follows the call of Subscriptions, whose channel reports every later RequestAgain.
 	opened := time.Now()
-	s.open.Add(1)
 	s.mu.Lock()
+	if !s.isContact(opened) {
+		s.contact = opened
+	}
+	contact := s.contact
 	versions, rechecks, reportLate := maps.Clone(s.versions), maps.Clone(s.rechecks), s.reportLate
 	notBefore := make(map[string]time.Time, len(s.excluded))
 	for typeURL, r := range s.excluded {
@@ -156,7 +199,7 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, sta
 	}
 	s.mu.Unlock()
 	st := &stream{
-		server: s, state: state, subscriptions: subscriptions, wire: w, onAnswer: answered, opened: opened,
+		server: s, state: state, subscriptions: subscriptions, wire: w, onAnswer: answered, opened: opened, contact: contact,
 		wake: make(chan struct{}, 1), health: s.cfg.Health,
 		machine: session.New(session.Config{
 			Form:       s.cfg.Form,
@@ -170,14 +213,17 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, sta
 			ReportLate: reportLate,
 		}),
 	}
-	err := st.run(ctx, cancel)
-	s.open.Add(-1)
 	s.mu.Lock()
+	s.streams[st] = struct{}{}
+	s.mu.Unlock()
+	err = st.run(ctx, cancel)
+	s.mu.Lock()
+	delete(s.streams, st)
 	s.versions, s.rechecks = versions, rechecks
 	s.mu.Unlock()
 	s.excludeCulprit(st, err)
 	s.excludeReports(st, err)
-	return err
+	return !st.idleSince.IsZero(), err
 }
 
 // A control plane may end the whole stream because of one type, each time that the type is
@@ -334,6 +380,7 @@ type stream struct {
 	wake          chan struct{} // wakes the sender
 	health        Health        // nil for none
 	opened        time.Time     // before the first request
+	contact       time.Time     // see xds.Update
 
 	idleSince time.Time // when the last response had been processed; the receiver's own
 
@@ -456,7 +503,7 @@ func (st *stream) answer(typeURL, nonce string, err error) {
 }
 
 func (st *stream) apply(u xds.Update, answer func(error)) {
-	u.Source, u.RequestedAt = st.server.Name(), st.opened
+	u.Source, u.RequestedAt, u.Contact = st.server.Name(), st.opened, st.contact
 	st.state.Apply(u, answer)
 }
 
@@ -466,6 +513,7 @@ func (st *stream) sendAll(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	healthChanged := st.reportHealth()
+	st.note()
 	for {
 		select {
 		case <-ctx.Done():
@@ -475,6 +523,7 @@ func (st *stream) sendAll(ctx context.Context) error {
 		case <-healthChanged:
 			healthChanged = st.reportHealth()
 		case <-st.subscriptions.Changed():
+			st.note()
 			askAgain := st.opened.Before(st.state.RequestAgain())
 			st.mu.Lock()
 			if askAgain {
@@ -507,6 +556,14 @@ func (st *stream) reportHealth() <-chan struct{} {
 	defer st.mu.Unlock()
 	st.machine.Report(health)
 	return changed
+}
+
+// note hands the report of the agent to the session.
+func (st *stream) note() {
+	report := st.state.AgentReport()
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.machine.Note(report)
 }
 
 // flush sends all requests that are due now and returns when the next one will be. The Node is
@@ -569,6 +626,8 @@ func (st *stream) log(req *session.Request) {
 		st.server.cfg.Observer.Answered(st.server.Name(), req.Type, req.NACK != "")
 	}
 	switch {
+	case req.Type == xds.AgentReportType:
+		log.Debug("the control plane is told what is held back", "report", req.NACK)
 	case req.Type == xds.HealthType:
 		log.Info("health of the workload reported", "healthy", req.NACK == "", "err", req.NACK)
 	case req.NACK != "":

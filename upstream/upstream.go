@@ -36,6 +36,9 @@ type State interface {
 	// is the zero time while no removal is delayed. The channels of all Subscriptions receive a
 	// value when the time changes.
 	RequestAgain() time.Time
+	// AgentReport returns what holdfast-mesh is told of the agent. Subscriptions.Changed gets a value
+	// when it changes.
+	AgentReport() xds.AgentReport
 	// Cached returns the names of the cached resources of a type that are still subscribed, each
 	// with the version that this source issued for it; "" if it issued none (design.md I2).
 	Cached(source, typeURL string) map[string]string

@@ -202,7 +202,7 @@ func explained(r Resource) explain.Resource {
 		Facts: explain.Facts{
 			Standing: r.Standing.String(), Version: r.Version, UpstreamVersion: r.UpstreamVersion, Source: r.Source,
 			GoodVersion: r.GoodVersion, Reason: r.Reason, Error: r.Error, Deadline: r.Deadline,
-			Changed: r.Changed, Restored: r.Restored, RemovalHeldBack: r.RemovalHeldBack, Frozen: r.Frozen, FellBack: r.FellBack,
+			Changed: r.Changed, Restored: r.Restored, RemovalHeldBack: r.RemovalHeldBack, ChangeHeldBack: r.ChangeHeldBack, Frozen: r.Frozen, FellBack: r.FellBack,
 		},
 	}
 }

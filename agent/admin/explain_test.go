@@ -57,7 +57,9 @@ func TestStatusNamesClustersThatAreNotThere(t *testing.T) {
 	a.resources = slices.Concat(meshOf("one", "gone", "gone"), meshOf("many", many...), meshOf("early", "gone"))
 	bad := a.resources[2]
 	bad.Name, bad.Good, bad.GoodVersion = "fallen back", meshOf("one")[2].Body, "v0"
-	a.resources = append(a.resources, bad)
+	going := a.resources[2] // with its cluster, a moment later
+	going.Name, going.Going = "going", true
+	a.resources = append(a.resources, bad, going)
 	groups := server(t, Config{State: a}).snapshot().Groups
 	if want := []Dangling{{Type: "RDS", Name: "r", Cluster: "gone"}}; !slices.Equal(groups[0].Dangling, want) || groups[0].DanglingTotal != 1 {
 		t.Errorf("got %v, %d, want %v", groups[0].Dangling, groups[0].DanglingTotal, want)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/agent/admin/page"
 	"github.com/holdfast-xds/holdfast/agent/events"
+	"github.com/holdfast-xds/holdfast/internal/logqueue"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/webguard"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -146,6 +147,19 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// outputOf describes the output of the log; nil for a queue that is nil.
+func outputOf(queue *logqueue.Queue) *Output {
+	if queue == nil {
+		return nil
+	}
+	stats := queue.Stats()
+	out := &Output{Dropped: stats.Dropped, Stuck: stats.Stuck}
+	if stats.Err != nil {
+		out.Error = stats.Err.Error()
+	}
+	return out
+}
+
 // snapshot returns the status with the fields that the server sets.
 func (s *Server) snapshot() Status {
 	st := s.cfg.State.Status()
@@ -165,6 +179,7 @@ func (s *Server) snapshot() Status {
 	}
 	st.Streams = notNil(st.Streams)
 	st.Admin = s.cfg.Addr
+	st.Output = outputOf(s.cfg.Output)
 	st.Found = notNil(st.Problems())
 	return st
 }
@@ -244,7 +259,7 @@ func (s *Server) findDangling(groups []Group) {
 				continue
 			}
 			for r := range s.cfg.State.Resources(Filter{Type: typeURL}) {
-				if r.Group != g.NodeID || r.served() == nil {
+				if r.Group != g.NodeID || r.served() == nil || r.Going {
 					continue
 				}
 				seen := make(map[string]bool)

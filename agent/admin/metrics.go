@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/probe"
 	"github.com/holdfast-xds/holdfast/agent/shadow"
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/upstream"
@@ -153,6 +154,12 @@ func NewMetrics(version string) *Metrics {
 	}
 	return m
 }
+
+// Register adds metrics that count themselves.
+func (m *Metrics) Register(more prometheus.Collector) { m.registry.MustRegister(more) }
+
+// TakeLocks takes and releases the lock, for a watchdog.
+func (m *Metrics) TakeLocks() { watchdog.Lock(&m.mu) }
 
 // TakenOver counts an agent that began to take over from this one, and whether it succeeded.
 func (m *Metrics) TakenOver(done bool) {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/holdfast-xds/holdfast/internal/logqueue"
 )
 
 // described are the metrics of the agent, by name, with their labels in alphabetical order.
@@ -22,6 +24,7 @@ func described(t *testing.T) map[string]string {
 		defer close(descs)
 		m.registry.Describe(descs)
 		(&stateCollector{metrics: m}).Describe(descs)
+		new(logqueue.Queue).Describe(descs)
 	}()
 	form := regexp.MustCompile(`fqName: "((?:holdfast|grpc)_[a-z0-9_]+)".*variableLabels: \{([^}]*)\}`)
 	out := make(map[string]string)

@@ -107,6 +107,7 @@ func (s Status) Problems() []Problem {
 	}
 	lines = append(lines, certificateProblems(s.Certificates, s.Now)...)
 	lines = append(lines, s.Storage.problems(s.Now)...)
+	lines = append(lines, s.Output.problems(s.Now)...)
 	for _, f := range s.Files {
 		lines.warnIf(true, "file %s: %s (its last valid content stays in use)", f.Name, f.Error)
 	}
@@ -153,9 +154,11 @@ func (s Status) groupProblems(g Group) (lines problems) {
 		dump := fmt.Sprintf("`holdfast dump%s --type %s` shows", s.at(), t.Type)
 		nacked, suspect := t.Resources[xds.Nacked.String()], t.Resources[xds.Suspect.String()]
 		n := len(lines)
-		lines.warnIf(t.Withheld > 0, "%s: %s held back because they look like an accident%s: %s which (removal_held_back)",
-			t.Type, plural(t.Withheld, "removal"), lasting(s.Now, t.WithheldSince), dump)
+		lines.warnIf(t.Withheld > 0, "%s: %s: clients keep what they have until it confirms that, for which it %s asked %s; %s what (removal_held_back); `holdfast resume%s --removals` confirms it at once",
+			t.Type, t.HeldBack(), was(s.Now, t.WithheldUntil), in(s.Now, t.WithheldUntil), dump, s.at())
 		lines.since(n, t.WithheldSince)
+		lines.warnIf(t.ChangesWithheld > 0, "%s: %s held back, because of clusters to which they led and whose removal is held back; both take effect together; %s which (change_held_back), and `holdfast diff%s %s/NAME served held` what changes",
+			t.Type, plural(t.ChangesWithheld, "change"), dump, s.at(), t.Type)
 		n = len(lines)
 		lines.warnIf(t.Errors > 0, "%s: control plane did not provide %s%s%s: %s; %s the errors",
 			t.Type, plural(t.Errors, "requested resource"), t.errorNames(), lasting(s.Now, t.ErrorsSince), t.ErrorReason, dump)
@@ -191,6 +194,27 @@ func (s *Storage) problems(now time.Time) (lines problems) {
 	for _, name := range s.Aside {
 		lines.warnIf(true, "state on disk: %s was set aside and is not used: delete it, or stop holdfast and rename it back", name)
 	}
+	return lines
+}
+
+// notRead is from when on it is a problem that standard error takes nothing.
+const notRead = 5 * time.Second
+
+// problems lists the problems with the log; o may be nil.
+func (o *Output) problems(now time.Time) (lines problems) {
+	if o == nil || o.Stuck.IsZero() || now.Sub(o.Stuck) < notRead {
+		return nil
+	}
+	why := "nobody reads it: look at what collects the log"
+	if o.Error != "" {
+		why = o.Error
+	}
+	var lost uint64
+	for _, n := range o.Dropped {
+		lost += n
+	}
+	lines.warnIf(true, "the log cannot be written to standard error, for %s: %s; %s lost until now", age(now, o.Stuck), why, plural(int(lost), "line"))
+	lines.since(0, o.Stuck)
 	return lines
 }
 

@@ -45,6 +45,8 @@ type RehearsedGroup struct {
 	// many cannot be stored that they are not known by name.
 	Served map[string]int `json:"served"`
 	Stored map[string]int `json:"stored"`
+	// HeldBack says of each type of which something is held back what that is, in a sentence.
+	HeldBack []string `json:"held_back,omitempty"`
 }
 
 // Loss is something that would be missing.
@@ -87,7 +89,13 @@ func (s *Server) rehearse(ctx context.Context) *Rehearsal {
 	}
 	groups := make(map[string]*RehearsedGroup)
 	for _, g := range st.Groups {
-		r.Groups = append(r.Groups, RehearsedGroup{Node: g.NodeID, Served: make(map[string]int), Stored: make(map[string]int)})
+		rehearsed := RehearsedGroup{Node: g.NodeID, Served: make(map[string]int), Stored: make(map[string]int)}
+		for _, t := range g.Types {
+			if t.Withheld > 0 {
+				rehearsed.HeldBack = append(rehearsed.HeldBack, fmt.Sprintf("%s: %s: clients keep what they have until it is back and confirms that", t.Type, t.HeldBack()))
+			}
+		}
+		r.Groups = append(r.Groups, rehearsed)
 		r.group(&g)
 	}
 	for i := range r.Groups {
@@ -249,6 +257,9 @@ func (r *Rehearsal) WriteText(w io.Writer) error {
 			t.row(kind, fmt.Sprint(g.Served[kind]), stored)
 		}
 		t.end()
+		for _, line := range g.HeldBack {
+			fmt.Fprintf(&b, "  %s\n", line)
+		}
 	}
 	if len(r.Losses) == 0 {
 		b.WriteString("\nNothing would be missing.\n")

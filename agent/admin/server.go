@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/events"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/listener"
+	"github.com/holdfast-xds/holdfast/internal/logqueue"
 )
 
 // Defaults of the flags --admin and --health.
@@ -75,6 +76,8 @@ type Config struct {
 	// Pprof serves Go's profiles under /debug/pprof/ on Addr, which must be a Unix socket.
 	Pprof bool
 	Log   *slog.Logger
+	// Output is where the log goes; nil if nothing stands between the log and its file.
+	Output *logqueue.Queue
 	// LogLevel is the level of the log, for POST /loglevel on a Unix socket; nil if it cannot be changed.
 	LogLevel *slog.LevelVar
 }

@@ -97,6 +97,8 @@ type Status struct {
 	Publishing *Publishing `json:"publishing,omitempty"`
 	// Files lists the files that a file source could not use.
 	Files []FileError `json:"files,omitempty"`
+	// Output is what became of the lines of the log; nil if that is not known. The server sets it.
+	Output *Output `json:"log,omitempty"`
 	// Storage is the last known good on disk; nil if there is none.
 	Storage *Storage `json:"storage,omitempty"`
 	// Envoy is the agent's child; nil if there is none.
@@ -107,6 +109,15 @@ type Status struct {
 	Certificates *sds.Status `json:"certificates,omitempty"`
 	// Shadow is what an agent that serves nobody has found; nil for an agent that serves.
 	Shadow *shadow.Report `json:"shadow,omitempty"`
+}
+
+// Output describes the lines that go to standard error.
+type Output struct {
+	// Dropped counts those that were not written, by where they came from: "holdfast", or "envoy" for Envoy as a child.
+	Dropped map[string]uint64 `json:"dropped_lines"`
+	// Stuck is since when standard error has taken nothing, and Error why it does not; "" for a write that does not return.
+	Stuck time.Time `json:"stuck,omitzero"`
+	Error string    `json:"error,omitempty"`
 }
 
 // Storage is the last known good on disk.
@@ -284,14 +295,21 @@ type Type struct {
 	// ErrorsSince is since when there are some, WithheldSince since when removals are held back.
 	ErrorsSince   time.Time `json:"errors_since,omitzero"`
 	WithheldSince time.Time `json:"withheld_since,omitzero"`
+	// WithheldUntil is when the control plane is asked for what confirms what is held back, and Had how many
+	// resources clients have meanwhile that are not empty; the zero values while nothing is held back.
+	WithheldUntil time.Time `json:"withheld_until,omitzero"`
+	Had           int       `json:"had,omitempty"`
 	// ErrorNames are some of these names; the server sets it.
 	ErrorNames []string `json:"error_names,omitempty"`
 	// ErrorReason is the error of the first of ErrorNames.
 	ErrorReason string `json:"error_reason,omitempty"`
-	// Withheld counts removals that are held back because they look like an accident. Expired counts
+	// Withheld counts removals that are held back because they look like an accident, and what was emptied and
+	// is. Expired counts
 	// the resources whose TTL expired since the start.
-	Withheld int    `json:"withheld"`
-	Expired  uint64 `json:"expired"`
+	Withheld int `json:"withheld"`
+	// ChangesWithheld counts the other changes that are held back with them.
+	ChangesWithheld int    `json:"changes_withheld,omitempty"`
+	Expired         uint64 `json:"expired"`
 	// LastUpdate is when a source last sent an update of the type.
 	LastUpdate time.Time `json:"last_update,omitzero"`
 }
@@ -330,9 +348,13 @@ type Resource struct {
 	// Changed is when a source last changed the content; the zero time if none has since the start.
 	Changed time.Time `json:"changed,omitzero"`
 	// Restored says that it was read from disk and that no upstream has confirmed it since,
-	// RemovalHeldBack that an upstream removed it and the guard of removals holds that back.
+	// RemovalHeldBack that an upstream removed it and the guard of removals holds that back, and ChangeHeldBack that it changed it
+	// and that is held back with what it led to.
 	Restored        bool `json:"restored,omitempty"`
 	RemovalHeldBack bool `json:"removal_held_back,omitempty"`
+	ChangeHeldBack  bool `json:"change_held_back,omitempty"`
+	// Going says that an upstream removed it, which takes effect in a moment.
+	Going bool `json:"-"`
 	// Frozen says that clients are not served this version because of a freeze, but GoodVersion, or
 	// nothing if that is empty. Without a Version an upstream removed the resource.
 	Frozen bool `json:"frozen,omitempty"`

@@ -95,6 +95,11 @@ func (s Status) at() string {
 	return " --admin " + s.Admin
 }
 
+// HeldBack describes what is held back of a type.
+func (t *Type) HeldBack() xds.HeldBack {
+	return xds.HeldBack{Type: t.Type, Had: t.Had, HeldBack: t.Withheld, Since: t.WithheldSince}
+}
+
 // line describes what is held back. at is as in Status.
 func (f *Fallback) line(now time.Time, at string) string {
 	const most = 3
@@ -332,6 +337,14 @@ func in(now, at time.Time) string {
 		return ago(now, at)
 	}
 	return "in " + age(at, now)
+}
+
+// was returns the verb for a time, which is usually in the future: "is" or "was".
+func was(now, at time.Time) string {
+	if at.Before(now) {
+		return "was"
+	}
+	return "is"
 }
 
 // age is the time from at to now in its two largest units; "-" for the zero time.

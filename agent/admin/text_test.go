@@ -22,7 +22,7 @@ func TestTheStatusSaysFirstWhatIsWrong(t *testing.T) {
 				{Name: "cp-b:18000", Priority: 1},
 			},
 			Types: []Type{
-				{Type: "CDS", TypeURL: xds.ClusterType, Knowledge: "complete", Resources: map[string]int{"accepted": 11, "rejected": 1}, Subscriptions: 1, Withheld: 5, LastUpdate: before(0)},
+				{Type: "CDS", TypeURL: xds.ClusterType, Knowledge: "complete", Resources: map[string]int{"accepted": 11, "rejected": 1}, Subscriptions: 1, Withheld: 5, ChangesWithheld: 2, Had: 12, WithheldSince: before(10 * time.Second), WithheldUntil: before(-50 * time.Second), LastUpdate: before(0)},
 				{Type: "EDS", TypeURL: xds.EndpointType, Knowledge: "unknown", Subscriptions: 3, Leased: 2},
 			},
 		}},
@@ -43,7 +43,8 @@ Problems
   CDS: 1 resource NACKed by clients of node "web-1\x1b[2J": ` + "`holdfast dump --type CDS`" + ` shows why
   state on disk: changes are in memory only, since 1m ago: no space left
   upstream cp-a:18000: not connected for 3m, 7 attempts: connection refused; ` + "`holdfast events`" + ` shows how it went
-  CDS: 5 removals held back because they look like an accident: ` + "`holdfast dump --type CDS`" + ` shows which (removal_held_back)
+  CDS: had 12 clusters, the control plane sends 7 since 11:59:50, which looks like an accident: clients keep what they have until it confirms that, for which it is asked in 50s; ` + "`holdfast dump --type CDS` shows what (removal_held_back); `holdfast resume --removals`" + ` confirms it at once
+  CDS: 2 changes held back, because of clusters to which they led and whose removal is held back; both take effect together; ` + "`holdfast dump --type CDS` shows which (change_held_back), and `holdfast diff CDS/NAME served held`" + ` what changes
   state on disk: state-6.log.corrupt was set aside and is not used: delete it, or stop holdfast and rename it back
   file a.yaml: line 3: unknown field (its last valid content stays in use)
 

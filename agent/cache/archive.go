@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/cache/archive"
@@ -202,7 +203,7 @@ func (c *Cache) Contents(typeURL, name string) (out Contents) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.existing(typeURL)
-	out.Held, out.Stable = t.Resource(name), t.stable(name)
+	out.Held, out.Stable = cmp.Or(c.guard.Latest(t.key(name)), t.Resource(name)), t.stable(name)
 	if h := c.history(t, name); h != nil {
 		out.Accepted = h.Acked()
 	}

@@ -80,10 +80,10 @@ type Config struct {
 	HoldTTL map[string]bool
 	// Guard configures which removals are held back. The functions may be nil and are called with
 	// the cache's lock held: OnHeldBack with how many of how many resources of a type are held
-	// back, OnAskAgain when sources are asked again for these, and OnHeldBackEnd when no listener
-	// or cluster is held back any more, with how many of them were removed.
+	// back, and since when, OnAskAgain when sources are asked again for these, and OnHeldBackEnd when none is
+	// any more, with how many the sources confirmed.
 	Guard         Guard
-	OnHeldBack    func(typeURL string, heldBack, cached int)
+	OnHeldBack    func(typeURL string, heldBack, had int, since time.Time)
 	OnAskAgain    func()
 	OnHeldBackEnd func(confirmed int)
 	// Stale, if set, reports whether the cache is too old to be served: no source has answered for
@@ -137,6 +137,9 @@ type Cache struct {
 	// requestAgain is since when the sources must have requested everything once more because a freeze
 	// ended; the zero time for never.
 	requestAgain time.Time
+	// reported is the report of which the sources know, reportedAt when it was made.
+	reported   xds.AgentReport
+	reportedAt time.Time
 	// updateStableAt is when a content may become stable next; the zero time for never.
 	updateStableAt time.Time
 	journal        *Journal // nil for none
@@ -197,7 +200,7 @@ func New(cfg Config) *Cache {
 		sources: newSources(),
 	}
 	c.deadlines = expiry.New(c.deadline)
-	c.guard = guard.New(cfg.Guard, func(k xds.Key) { c.persistFactOr(DeferredFact, AccidentFact, k) })
+	c.guard = guard.New(cfg.Guard, c.guardTable, func(k xds.Key) { c.persistFactOr(DeferredFact, AccidentFact, k) })
 	c.fallback = fallback.New(cfg.FallbackFor, func(k xds.Key) { c.persistFactOr(SuspectFact, FallbackFact, k) })
 	c.archive = archive.New(cfg.HistoryBytes, c.archiveChanged)
 	c.uncertain = uncertain.New(cfg.Linger, func(k xds.Key) { c.persistFact(MaybeHeldFact, k) })
@@ -240,7 +243,7 @@ func (c *Cache) table(typeURL string) *table {
 //  3. restored resources may be served, because a source has answered the type;
 //  4. the resources are put, each into its history (contents, expiry, subscriptions, archive); what
 //     is frozen is pinned before (freeze);
-//  5. removals take effect or are deferred (guard), and heartbeats renew TTLs;
+//  5. removals take effect or are deferred, as are changes that belong to them (guard), and heartbeats renew TTLs;
 //  6. errors are recorded, and the knowledge of the wildcard advances;
 //  7. the watches that subscribe to what changed are notified, and their answer is awaited
 //     (pending).
@@ -266,6 +269,7 @@ func (c *Cache) apply(u xds.Update, answer func(nack error), numbered func(revis
 		return c.awaitAnswer(t, answer, nil, nil)
 	}
 	t.updated = time.Now()
+	c.guard.Contact(u.Contact)
 	if err := t.Check(u, contents.Limits{Resources: c.cfg.MaxResources, Bytes: c.cfg.MaxBytes}, !c.guard.Active()); err != nil {
 		t.setError("", err)
 		t.rejectedFrom = c.sources.id(u.Source)
@@ -281,17 +285,34 @@ func (c *Cache) apply(u xds.Update, answer func(nack error), numbered func(revis
 		numbered(c.revision)
 	}
 	ch := &changes{table: t}
-	held, from := t.Len(), c.origin(u)
-	if held == 0 {
+	from := c.origin(u)
+	if t.Len() == 0 {
 		t.Grow(len(u.Resources))
 		ch.names = make([]string, 0, len(u.Resources))
+	}
+	changed := c.guard.Before(u)
+	if len(changed.HeldBack)+len(changed.Remember) > 0 {
+		c.wakeRun()
 	}
 	t.BeginUpdate()
 	var nack error
 	for _, r := range u.Resources {
+		if changed.HeldBack[r.Name] {
+			t.InUpdate(r.Name)
+			continue
+		}
 		nack = cmp.Or(nack, c.put(t, from, c.applyTTLPolicy(r), ch))
+		if former := changed.Remember[r.Name]; former != nil {
+			c.guard.Applied(former, r)
+		}
 	}
-	c.removeAll(t, u, held, ch)
+	c.removeAll(t, u, ch)
+	others := make(changesByType)
+	others[t.URL] = ch
+	c.undoChanged(others.of)
+	delete(others, t.URL)
+	c.guard.ConfirmEmptied(t.URL, u.RequestedAt)
+	c.report(t)
 	for _, h := range u.Heartbeats {
 		nack = cmp.Or(nack, c.refresh(t, from, h, ch))
 	}
@@ -304,6 +325,9 @@ func (c *Cache) apply(u xds.Update, answer func(nack error), numbered func(revis
 		c.persistFact(KnownFact, t.key(""))
 	}
 	concerned := c.notify(ch)
+	for _, ch := range others {
+		c.notify(ch)
+	}
 	c.endAccident(t.updated)
 	if len(concerned) == 0 {
 		concerned = c.pendingWatches(t, u)
@@ -355,7 +379,8 @@ func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 		c.wakeRun()
 	}
 	c.endAccident(time.Now())
-	missing := c.filterRemovals(t, guard.Removal{Names: c.restoredUnconfirmed(t), Held: t.Len(), RequestedAt: asked, WithOthers: true})
+	missing := c.guarded(guard.Removal{Type: t.URL, Names: c.restoredUnconfirmed(t), RequestedAt: asked, WithOthers: true})
+	c.report(t)
 	c.confirmAll(t, source)
 	c.noteComplete(t, source)
 	if !t.Synced(t.names.Requested(xds.Wildcard)) {
@@ -537,7 +562,7 @@ func (c *Cache) remove(t *table, name string, ch *changes) {
 	if t.NotFound(name) {
 		return
 	}
-	if c.isSubscribed(t, name, was) || t.names.Requested(name) || t.Knowledge() != xds.Complete && t.names.Requested(xds.Wildcard) {
+	if t.names.Covers(name, was) || t.names.Requested(name) || t.Knowledge() != xds.Complete && t.names.Requested(xds.Wildcard) {
 		t.SetNotFound(name)
 		ch.add(name, was)
 	}
@@ -598,11 +623,11 @@ func (c *Cache) Cached(source, typeURL string) map[string]string {
 	}
 	held := make(map[string]string)
 	for name, e := range t.All() {
-		if e.IsLocal() || !all && !c.isSubscribed(t, name, e.Current()) {
+		if e.IsLocal() || !all && !t.names.Covers(name, e.Current()) {
 			continue
 		}
 		held[name] = ""
-		if deferred, _ := c.guard.Deferred(t.key(name)); !deferred && e.Source() == from && from != history.Unknown && e.Status() != xds.Nacked {
+		if !c.guard.Withheld(t.key(name)) && e.Source() == from && from != history.Unknown && e.Status() != xds.Nacked {
 			held[name] = e.Current().UpstreamVersion
 		}
 	}

@@ -1,9 +1,11 @@
 package cache
 
 import (
+	"maps"
 	"slices"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/contents"
 	"github.com/holdfast-xds/holdfast/agent/cache/guard"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -12,20 +14,9 @@ import (
 // Guard configures which removals are held back.
 type Guard = guard.Config
 
-// removeAll applies the removals of an update, after its resources were put. held is the number of
-// resources before.
-func (c *Cache) removeAll(t *table, u xds.Update, held int, ch *changes) {
-	names := c.removals(t, u)
-	if c.guard.Active() {
-		replaced := c.replaced(t, names, u.Resources)
-		for name := range replaced {
-			c.remove(t, name, ch)
-			held--
-		}
-		names = without(names, func(name string) bool { _, is := replaced[name]; return is })
-		names = c.filterRemovals(t, guard.Removal{Names: names, Held: held, RequestedAt: u.RequestedAt, WithOthers: len(u.Resources) > 0})
-	}
-	for _, name := range names {
+// removeAll applies the removals of an update, after its resources were put.
+func (c *Cache) removeAll(t *table, u xds.Update, ch *changes) {
+	for _, name := range c.guarded(guard.Removal{Type: t.URL, Names: c.removals(t, u), Put: u.Resources, RequestedAt: u.RequestedAt}) {
 		c.remove(t, name, ch)
 	}
 	if u.Complete {
@@ -33,6 +24,14 @@ func (c *Cache) removeAll(t *table, u xds.Update, held int, ch *changes) {
 		t.KeepNotFound(t.names.Requested)
 		c.noteComplete(t, u.Source)
 	}
+}
+
+// guarded returns the removals that take effect now.
+func (c *Cache) guarded(r guard.Removal) []string {
+	if len(r.Names) > 0 && c.guard.Active() {
+		c.wakeRun() // some may be deferred
+	}
+	return c.guard.Remove(r)
 }
 
 // removals returns the names that an update removes.
@@ -54,40 +53,32 @@ func (c *Cache) removals(t *table, u xds.Update) []string {
 	return names
 }
 
-// replaced returns which of the removed names, and of those whose removal is held back, conflict
-// with a resource that was put: a listener whose address another one has now, a scope whose key.
-// Envoy would NACK both together, so the removal cannot wait and is no accident.
-func (c *Cache) replaced(t *table, removed []string, put []*xds.Resource) map[string]struct{} {
-	taken := make(map[string]struct{})
-	for _, r := range put {
-		for _, key := range xds.ConflictKeys(r) {
-			taken[key] = struct{}{}
-		}
+// report reports removals that are held back, if that is worth it.
+func (c *Cache) report(t *table) {
+	if n, worth := c.guard.Reports(t.URL); worth && c.cfg.OnHeldBack != nil {
+		c.cfg.OnHeldBack(t.URL, n, c.guardTable(t.URL).Had(), c.guard.HeldBackSince(t.URL))
 	}
-	if len(taken) == 0 {
-		return nil
-	}
-	isTaken := func(key string) bool { _, is := taken[key]; return is }
-	replaced := make(map[string]struct{})
-	for _, name := range slices.AppendSeq(slices.Clone(removed), c.guard.Names(t.URL)) {
-		if r := t.Resource(name); r != nil && slices.ContainsFunc(xds.ConflictKeys(r), isTaken) {
-			replaced[name] = struct{}{}
-		}
-	}
-	return replaced
 }
 
-// filterRemovals returns the removals of a type that take effect now, and defers the others.
-func (c *Cache) filterRemovals(t *table, r guard.Removal) (now []string) {
-	r.Type, r.Has = t.URL, func(name string) bool { return t.Entry(name) != nil }
-	now = c.guard.Filter(r)
-	if n, worth := c.guard.Reports(t.URL); worth && c.cfg.OnHeldBack != nil {
-		c.cfg.OnHeldBack(t.URL, n, t.Len())
+// guardTable returns what the guard reads of a type.
+func (c *Cache) guardTable(typeURL string) guard.Table {
+	t := c.existing(typeURL)
+	return guard.Table{Type: t.Type, Names: t.names}
+}
+
+// ReleaseRemovals makes what is held back take effect: an operator confirms it. It reports whether
+// anything was.
+func (c *Cache) ReleaseRemovals() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	released := c.guard.Release(now)
+	if released {
+		c.runGuard(now)
+		c.afterAccident()
+		c.updateReport(now)
 	}
-	if len(now) < len(r.Names) {
-		c.wakeRun()
-	}
-	return now
+	return released
 }
 
 // RequestAgain returns the time since which every source must have requested everything once more, on a
@@ -103,22 +94,27 @@ func (c *Cache) RequestAgain() time.Time {
 
 // endAccident stops holding removals back if all of them are confirmed or their resources are back.
 func (c *Cache) endAccident(now time.Time) {
-	confirmed, ended := c.guard.End(now, func(k xds.Key) bool {
-		t := c.table(k.Type)
-		return t.names.Has(xds.Wildcard) || c.isSubscribed(t, k.Name, t.Resource(k.Name))
-	})
+	defer c.updateReport(now)
+	confirmed, ended := c.guard.End(now)
 	if !ended {
 		return
 	}
-	for _, t := range c.tables {
-		for name, e := range t.All() {
-			c.updateLRU(t, name, e) // unreferenced resources may be evicted again
-		}
-	}
-	c.wakeRun()
+	c.afterAccident()
 	if c.cfg.OnHeldBackEnd != nil {
 		c.cfg.OnHeldBackEnd(confirmed)
 	}
+}
+
+// afterAccident lets unreferenced resources be evicted again.
+func (c *Cache) afterAccident() {
+	if !c.guard.Holding() {
+		for _, t := range c.tables {
+			for name, e := range t.All() {
+				c.updateLRU(t, name, e)
+			}
+		}
+	}
+	c.wakeRun()
 }
 
 // runGuard applies the deferred removals that are due, removes what the source that last sent
@@ -126,16 +122,24 @@ func (c *Cache) endAccident(now time.Time) {
 // when more is due; the zero time for never.
 func (c *Cache) runGuard(now time.Time) time.Time {
 	c.endAccident(now) // a TTL or a subscription may have ended
-	ask, due, next := c.guard.Run(now)
-	if ask {
+	due := c.guard.Run(now)
+	if due.AskAgain {
 		c.union.Wake()
 		if c.cfg.OnAskAgain != nil {
 			c.cfg.OnAskAgain()
 		}
 		c.endAccident(now)
 	}
+	next := due.Next
+	changed := make(changesByType)
+	for _, r := range due.Changed {
+		t := c.table(r.Type)
+		if e := t.Entry(r.Name); e != nil {
+			_ = c.put(t, contents.Origin{Source: e.Source(), KeepUnsubscribed: e.KeepUnsubscribed}, r, changed.of(t))
+		}
+	}
 	for _, t := range c.tables {
-		names := due[t.URL]
+		names := due.Removed[t.URL]
 		switch at := t.pruneAt; {
 		case at.IsZero():
 		case at.After(now):
@@ -144,9 +148,16 @@ func (c *Cache) runGuard(now time.Time) time.Time {
 			t.pruneAt = time.Time{}
 			names = append(names, c.unconfirmed(t)...)
 		}
-		c.removeNow(t, names)
+		for _, name := range names {
+			c.remove(t, name, changed.of(t))
+		}
 	}
-	return next
+	c.undoChanged(changed.of)
+	for _, typeURL := range []string{xds.EndpointType, xds.RouteType} {
+		c.report(c.existing(typeURL))
+	}
+	c.notifyAll(changed)
+	return wake.Earliest(next, c.updateReport(now))
 }
 
 // unconfirmed returns the names that the source which last sent everything did not send, and whose
@@ -154,7 +165,7 @@ func (c *Cache) runGuard(now time.Time) time.Time {
 func (c *Cache) unconfirmed(t *table) (names []string) {
 	from := c.sources.id(t.completeFrom)
 	for name, e := range t.All() {
-		if deferred, _ := c.guard.Deferred(t.key(name)); e.Source() != from && !e.KeepUnsubscribed && !deferred {
+		if e.Source() != from && !e.KeepUnsubscribed && !c.guard.Withheld(t.key(name)) {
 			names = append(names, name)
 		}
 	}
@@ -175,7 +186,8 @@ func (c *Cache) removeNow(t *table, names []string) {
 func (c *Cache) finishRestoreGuard(removed map[*table][]string) {
 	c.guard.FinishRestore(func(k xds.Key) bool { return c.table(k.Type).Entry(k.Name) != nil })
 	for t, names := range removed {
-		c.removeNow(t, c.filterRemovals(t, guard.Removal{Names: names, Held: t.Len()}))
+		c.removeNow(t, c.guarded(guard.Removal{Type: t.URL, Names: names}))
+		c.report(t)
 	}
 	c.endAccident(time.Now())
 }
@@ -226,4 +238,45 @@ func (c *Cache) EndStale() {
 		}
 	}
 	c.notifyAll(changed)
+}
+
+// undoChanged puts what was changed shortly before, and belongs to what is held back since.
+func (c *Cache) undoChanged(of func(*table) *changes) {
+	for _, u := range c.guard.UndoChanged() {
+		t := c.table(u.Former.Type)
+		e := t.Entry(u.Former.Name)
+		if e == nil {
+			continue
+		}
+		_ = c.put(t, contents.Origin{Source: e.Source(), KeepUnsubscribed: e.KeepUnsubscribed}, u.Former, of(t))
+		c.guard.Undone(u)
+	}
+}
+
+// reportEvery is how often the report is made anew while something is held back: each looks at everything.
+const reportEvery = time.Second
+
+// AgentReport returns what a control plane that understands it is told, at most reportEvery old.
+// Subscriptions.Changed gets a value when it changes.
+func (c *Cache) AgentReport() xds.AgentReport {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reported
+}
+
+// updateReport makes the report anew and wakes the sources if it has changed. It returns when it is to be made
+// again; the zero time for when something is held back.
+func (c *Cache) updateReport(now time.Time) (next time.Time) {
+	var report xds.AgentReport
+	if c.guard.Holding() {
+		if next = c.reportedAt.Add(reportEvery); len(c.reported.HeldBack) > 0 && next.After(now) {
+			return next
+		}
+		report, c.reportedAt, next = c.guard.Report(slices.SortedFunc(maps.Keys(c.tables), xds.CompareTypes)), now, now.Add(reportEvery)
+	}
+	if report.String() != c.reported.String() {
+		c.reported = report
+		c.union.Wake()
+	}
+	return next
 }

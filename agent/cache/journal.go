@@ -475,7 +475,11 @@ func (c *Cache) fact(f Fact) string {
 			return suspectVersion + version
 		}
 	case AccidentFact:
-		return formatTimes(c.guard.Since(), time.Time{})
+		since, last := c.guard.Since()
+		if last.Equal(since) {
+			last = time.Time{}
+		}
+		return formatTimes(since, last)
 	case FreezeFact:
 		return c.frozen.Format()
 	case PinnedFact:

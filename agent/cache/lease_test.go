@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -42,6 +44,66 @@ func TestAWatchThatComesBackTakesOverItsLease(t *testing.T) {
 		wantTaken(t, in, "EDS -y")
 		again.Subscribe(xds.EndpointType, false, nil, []string{"x"})
 		wantTaken(t, in, "EDS -x")
+	})
+}
+
+// Polls over REST may name as much each: what nobody has is leased up to a bound, and what there is always.
+func TestNamesUnderWhichThereIsNothingAreLeasedUpToABound(t *testing.T) {
+	running(t, Config{Linger: time.Minute}, func(t *testing.T, c *Cache) {
+		c.SetConnected(true)
+		put(c, xds.EndpointType, "there@1")
+		for i := range 4 {
+			names := []string{"there", "*"}
+			for j := range maxUnknownLeases/2 + 1 {
+				names = append(names, fmt.Sprintf("%d-%d", i, j))
+			}
+			watch(c, "a", xds.EndpointType, names...).Close(nil)
+		}
+		s := c.Status()[0]
+		if s.Leased != maxUnknownLeases+1 || !s.Wildcard {
+			t.Errorf("%d names are leased, wildcard %v", s.Leased, s.Wildcard)
+		}
+		pass(2 * time.Minute)
+		watch(c, "a", xds.EndpointType, "later").Close(nil)
+		if s := c.Status()[0]; s.Leased != 1 {
+			t.Errorf("%d names are leased", s.Leased)
+		}
+	})
+}
+
+// Clients may name any number of types: what is left of those that nobody knows goes with their subscriptions.
+func TestTypesThatNobodyKnowsAreForgotten(t *testing.T) {
+	running(t, Config{Linger: time.Minute}, func(t *testing.T, c *Cache) {
+		c.SetConnected(true)
+		in := c.Subscriptions()
+		stays := watch(c, "stays", "type.googleapis.com/stays", "*")
+		put(c, "type.googleapis.com/cached", "x@1")
+		subscribe(stays, "type.googleapis.com/cached", "x")
+		for i := range 500 {
+			w := watch(c, "a", fmt.Sprintf("type.googleapis.com/a%d", i), "x", "*")
+			in.Changes()
+			w.Close(nil)
+		}
+		if n := len(c.Status()); n < 500 {
+			t.Errorf("%d types", n)
+		}
+		pass(2 * time.Minute)
+		in.Changes()
+		pass(time.Second)
+		var types []string
+		for _, s := range c.Status() {
+			types = append(types, s.Type)
+		}
+		if !slices.Equal(types, []string{"type.googleapis.com/cached", "type.googleapis.com/stays"}) {
+			t.Errorf("it knows of %d types: %.200q", len(types), types)
+		}
+		// One that comes back begins as any other.
+		again := watch(c, "b", "type.googleapis.com/a7", "x")
+		if changes := in.Changes(); len(changes) != 1 || len(changes[0].Subscribe) != 1 {
+			t.Errorf("the sources are asked for %+v", changes)
+		}
+		put(c, "type.googleapis.com/a7", "x@1")
+		wantChanged(t, again, "a7 x")
 	})
 }
 

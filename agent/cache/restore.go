@@ -106,7 +106,10 @@ func (c *Cache) restoreFact(f Fact, value string, now time.Time) {
 		c.fallback.RestoreTimes(since, until)
 		return
 	case AccidentFact:
-		since, _ := parseTimes(value)
+		since, last := parseTimes(value)
+		if !last.IsZero() {
+			since = last
+		}
 		c.guard.RestoreAccident(since, now)
 		return
 	case FreezeFact:

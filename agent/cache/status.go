@@ -24,9 +24,14 @@ type TypeStatus struct {
 	// Errors counts the names with an error of a source; ErrorsSince is since when there are some.
 	Errors      int
 	ErrorsSince time.Time
-	// RemovalsHeldBack counts the removals that are held back (Guard), since HeldBackSince.
-	RemovalsHeldBack int
-	HeldBackSince    time.Time
+	// RemovalsHeldBack counts the removals that are held back (Guard), and what was emptied and is, since
+	// HeldBackSince. At HeldBackUntil the sources are asked for what confirms them.
+	RemovalsHeldBack             int
+	HeldBackSince, HeldBackUntil time.Time
+	// ChangesHeldBack counts the other changes that are held back with them.
+	ChangesHeldBack int
+	// Had is, while some are held back, how many resources clients have that are not empty.
+	Had int
 	// Expired counts the resources whose TTL ended.
 	Expired uint64
 }
@@ -53,6 +58,7 @@ func (c *Cache) Status() []TypeStatus {
 			Updated:          t.updated,
 			Expired:          t.expired,
 			RemovalsHeldBack: c.guard.HeldBack(url),
+			ChangesHeldBack:  c.guard.Changes(url),
 		}
 		s.Subscribed, s.Leased = t.names.Count()
 		for name := range t.errors {
@@ -67,7 +73,8 @@ func (c *Cache) Status() []TypeStatus {
 			s.ErrorsSince = t.errorsSince
 		}
 		if s.RemovalsHeldBack > 0 {
-			s.HeldBackSince = c.guard.Since()
+			s.HeldBackSince, s.HeldBackUntil = c.guard.HeldBackSince(url), c.guard.ConfirmedAt(url)
+			s.Had = c.guardTable(url).Had()
 		}
 		out = append(out, s)
 	}
@@ -104,8 +111,11 @@ type ResourceStatus struct {
 	// Changed is when a source last changed the content; the zero time if none has since the start.
 	Changed time.Time
 	// Restored says that it is from disk and that no source has confirmed it since, and
-	// RemovalHeldBack that a source removed it and the guard holds that back.
-	Restored, RemovalHeldBack bool
+	// RemovalHeldBack that a source removed or emptied it and the guard holds that back. ChangeHeldBack says that the guard
+	// holds another change of it back.
+	Restored, RemovalHeldBack, ChangeHeldBack bool
+	// Going says that a source removed it, which takes effect in a moment (guard.Grace).
+	Going bool
 	// Unused says that no client subscribes to it, although there are clients: it is kept for those to come.
 	Unused bool
 	// Frozen says that because of a freeze Served is served, nil for nothing, and not Item; FellBack, that
@@ -122,10 +132,13 @@ func (c *Cache) Resources(typeURL string) []ResourceStatus {
 	t := c.existing(typeURL)
 	out := make([]ResourceStatus, 0, t.Len())
 	for name, e := range t.All() {
-		_, heldBack := c.guard.Deferred(xds.Key{Type: typeURL, Name: name})
+		latest := c.guard.Latest(t.key(name))
+		changed := latest != nil && !xds.Empty(latest)
+		deferred, heldBack := c.guard.Deferred(t.key(name))
 		s := ResourceStatus{
-			Name: name, Item: e.Item(), Source: c.sources.name(e.Source()), Reason: e.Reason(), Err: t.errors[name],
-			Changed: e.Changed(), Restored: e.Restored(), RemovalHeldBack: heldBack, Unused: !c.isUsed(t, name, e.Current()),
+			Going: deferred && !heldBack,
+			Name:  name, Item: e.Item(), Source: c.sources.name(e.Source()), Reason: e.Reason(), Err: t.errors[name],
+			Changed: e.Changed(), Restored: e.Restored(), RemovalHeldBack: c.guard.HoldsBack(t.key(name)) && !changed, ChangeHeldBack: changed, Unused: !c.isUsed(t, name, e.Current()),
 		}
 		if c.fallback.Active() && c.fallback.HoldsBack(t.key(name)) && !t.Hidden(e) {
 			s.FellBack, s.Served = true, e.Stable()

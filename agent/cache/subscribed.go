@@ -12,18 +12,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// isSubscribed reports whether a resource is subscribed to by its name, by an alias or as a member
-// of a glob collection. r is the resource if there is one.
-func (c *Cache) isSubscribed(t *table, name string, r *xds.Resource) bool {
-	if t.names.Has(name) {
-		return true
-	}
-	if glob := xds.CollectionOf(name); glob != "" && t.names.Has(glob) {
-		return true
-	}
-	return r != nil && slices.ContainsFunc(r.Aliases(), t.names.Has)
-}
-
 // Prefetch leases names before a client subscribes to them. The time of the leases starts with the
 // first watch.
 func (c *Cache) Prefetch(typeURL string, names ...string) {
@@ -44,6 +32,12 @@ func (c *Cache) Idle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.watches) == 0 && !c.union.Leased()
+}
+
+// TakeLocks takes and releases the lock, for a watchdog.
+func (c *Cache) TakeLocks() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 }
 
 // AnyMissing reports whether something is subscribed to of which nothing is known.
@@ -100,7 +94,7 @@ func (c *Cache) Holding() bool {
 	for _, t := range c.tables {
 		all := t.names.Has(xds.Wildcard)
 		for name, e := range t.All() {
-			if !e.IsLocal() && (all || c.isSubscribed(t, name, e.Current())) {
+			if !e.IsLocal() && (all || t.names.Covers(name, e.Current())) {
 				return true
 			}
 		}
@@ -123,7 +117,7 @@ func (c *Cache) isMissing(t *table, name string) bool {
 // resources of the name into the LRU or out of it.
 func (c *Cache) subscriptionChanged(t *table, name string) {
 	c.persistFact(SubscribedFact, t.key(name))
-	if !c.guard.Since().IsZero() {
+	if c.guard.Holding() {
 		c.wakeRun() // the removal of a name without a subscription cannot be confirmed
 	}
 	subscribed := t.names.Has(name)
@@ -160,7 +154,7 @@ func (c *Cache) updateLRU(t *table, name string, e *entry) {
 		return
 	}
 	c.subscribeEndpoints(e, nil)
-	if !c.guard.Since().IsZero() || c.frozen != nil {
+	if c.guard.Holding() || c.frozen != nil {
 		return // a resource that is held back or frozen may refer to it; endAccident or Unfreeze adds it
 	}
 	c.unreferenced.Add(k, struct{}{})
@@ -190,7 +184,7 @@ func (c *Cache) subscribeEndpoints(e *entry, r *xds.Resource) {
 // isReferenced reports whether an entry is subscribed to, or comes from a source that reports
 // resources without a subscription.
 func (c *Cache) isReferenced(t *table, e *entry) bool {
-	return e.KeepUnsubscribed || t.names.Has(xds.Wildcard) || c.isSubscribed(t, e.Current().Name, e.Current())
+	return e.KeepUnsubscribed || t.names.Has(xds.Wildcard) || t.names.Covers(e.Current().Name, e.Current())
 }
 
 // evicted is called by the LRU for each entry that it pushes out or that is removed from it. Only
@@ -231,6 +225,7 @@ func (s *Subscriptions) Changes() []xds.SubscriptionChange {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	changes := make(map[string]*xds.SubscriptionChange)
+	known := xds.Types()
 	s.view.Changes(func(k xds.Key, is, was bool) {
 		if k.Name == xds.Wildcard && !is {
 			s.c.table(k.Type).SetIncomplete() // from now on sources do not report removals
@@ -252,6 +247,9 @@ func (s *Subscriptions) Changes() []xds.SubscriptionChange {
 		}
 		if !is {
 			s.c.forgetNotFound(k)
+			if !slices.Contains(known, k.Type) {
+				s.c.wakeRun() // the type may be forgotten
+			}
 		}
 	})
 	out := make([]xds.SubscriptionChange, 0, len(changes))
@@ -306,8 +304,26 @@ func (c *Cache) Run(ctx context.Context) error {
 // one end while removals are held back or something is frozen: an Envoy that restarts needs what the
 // resources that are held back refer to.
 func (c *Cache) expireLeases(now time.Time) (next time.Time) {
-	if c.connected.IsZero() || !c.guard.Since().IsZero() || c.frozen != nil {
+	if c.connected.IsZero() || c.guard.Holding() || c.frozen != nil {
 		return time.Time{}
 	}
-	return wake.Earliest(c.union.Expire(now), c.uncertain.Expire(now))
+	next = wake.Earliest(c.union.Expire(now), c.uncertain.Expire(now))
+	c.forgetTypes()
+	return next
+}
+
+// forgetTypes forgets the types that this build does not know, of which nothing is cached and that nobody subscribes to any more:
+// clients may name any number of them.
+func (c *Cache) forgetTypes() {
+	known := xds.Types()
+	for url, t := range c.tables {
+		if slices.Contains(known, url) || t.Len() > 0 || t.pending.Newest() != nil || c.pins.Count(url) > 0 || c.uncertain.Count(url) > 0 {
+			continue
+		}
+		if !c.watchedSince(t).IsZero() || !c.union.Forget(url) {
+			continue
+		}
+		delete(c.tables, url)
+		c.persistFact(KnownFact, xds.Key{Type: url})
+	}
 }

@@ -299,7 +299,7 @@ func (p *pair) apply(u xds.Update) (fits bool) {
 		fits = true
 		for _, r := range u.Resources {
 			t := c.table(u.Type)
-			if !t.names.Has(xds.Wildcard) && !c.isSubscribed(t, r.Name, r) {
+			if !t.names.Has(xds.Wildcard) && !t.names.Covers(r.Name, r) {
 				continue
 			}
 			if !slices.ContainsFunc(c.Resources(u.Type), func(s ResourceStatus) bool {

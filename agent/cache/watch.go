@@ -147,8 +147,8 @@ func (w *Watch) Close(unanswered map[string][]string) {
 			t.names.Lease(xds.Wildcard)
 			t.names.Unsubscribe(xds.Wildcard)
 		}
+		t.lease(wt.names)
 		for name := range wt.names {
-			t.names.Lease(name)
 			t.names.Unsubscribe(name)
 		}
 	}
@@ -162,6 +162,34 @@ func (w *Watch) Close(unanswered map[string][]string) {
 	w.c.mu.Unlock()
 	run(due)
 	w.c.wakeRun()
+}
+
+// maxUnknownLeases bounds the leased names of one type under which nothing is cached. Strangers choose names, and each poll over REST
+// may have as many as a stream: all of them together would be asked for, and stored, for as long as the leases last.
+const maxUnknownLeases = 10_000
+
+// lease leases the names of a client that goes.
+func (t *table) lease(names map[string]struct{}) {
+	isUnknown := func(name string) bool { return t.Find(name) == nil && name != xds.Wildcard && !xds.IsCollection(name) }
+	room := -1 // counted when it is needed
+	for name := range names {
+		if isUnknown(name) {
+			if room < 0 {
+				room = maxUnknownLeases
+				for leased := range t.names.Leases() {
+					if isUnknown(leased) {
+						room--
+					}
+				}
+				room = max(room, 0)
+			}
+			if room == 0 {
+				continue
+			}
+			room--
+		}
+		t.names.Lease(name)
+	}
 }
 
 // notify adds the changed names to the watches that subscribe to them, and returns those watches.

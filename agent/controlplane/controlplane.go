@@ -17,7 +17,6 @@ import (
 	"iter"
 	"log/slog"
 	"net"
-	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -30,9 +29,12 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/group"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
+	"github.com/holdfast-xds/holdfast/internal/logqueue"
+	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 	"github.com/holdfast-xds/holdfast/upstream/failover"
+	"github.com/holdfast-xds/holdfast/upstream/file"
 )
 
 // DefaultMaxNodes is the default limit of nodes. Each node costs memory: a few hundred bytes
@@ -61,9 +63,13 @@ type Config struct {
 	TLSCert, TLSKey, TLSClientCA string
 	// Admin and Health are as in the agent.
 	Admin, Health string
+	// StartWithProblemsAfter is that of file.Config.
+	StartWithProblemsAfter time.Duration
 	// MaxNodes limits the nodes that are served at the same time; 0 selects DefaultMaxNodes.
 	MaxNodes int
 	Log      *slog.Logger
+	// Output is where the log goes, as in admin.Config; nil if that is not known.
+	Output *logqueue.Queue
 }
 
 // ControlPlane serves a directory. Create it with New and run Run.
@@ -75,6 +81,7 @@ type ControlPlane struct {
 	server    *downstream.Server
 	metrics   *admin.Metrics
 	started   time.Time
+	watchdog  *watchdog.Watchdog
 	listening atomic.Bool
 }
 
@@ -96,7 +103,7 @@ func New(cfg Config) (*ControlPlane, error) {
 		return nil, err
 	}
 	cp := &ControlPlane{cfg: cfg, tls: conf, metrics: admin.NewMetrics(cfg.Version), started: time.Now()}
-	cp.directory = newDirectory(cfg.Dir, cfg.Log)
+	cp.directory = newDirectory(file.Config{Dir: cfg.Dir, StartWithProblemsAfter: cfg.StartWithProblemsAfter, Log: cfg.Log})
 	cp.groups = group.NewSet(group.SetConfig{Max: cfg.MaxNodes, Flag: "--max-nodes", Group: cp.groupConfig, Log: cfg.Log})
 	cp.server = downstream.New(downstream.Config{
 		State:      cp.groups,
@@ -104,7 +111,19 @@ func New(cfg Config) (*ControlPlane, error) {
 		Log:        cfg.Log,
 		Observer:   cp.metrics.Downstream(),
 	})
+	cp.watchdog = watchdog.New(cp.takeLocks)
+	if cfg.Output != nil {
+		cp.metrics.Register(cfg.Output)
+	}
 	return cp, nil
+}
+
+// takeLocks takes each lock that serving needs, for the watchdog.
+func (cp *ControlPlane) takeLocks(take watchdog.Take) {
+	cp.groups.TakeLocks(take)
+	take("the streams of clients", cp.server.TakeLocks)
+	take("the directory", cp.directory.takeLocks)
+	take("the metrics", cp.metrics.TakeLocks)
 }
 
 // groupConfig configures the group of a node.
@@ -157,9 +176,6 @@ func transport(cfg Config) (*tls.Config, error) {
 
 // Run serves until ctx ends and then returns nil, or returns an error if it cannot serve.
 func (cp *ControlPlane) Run(ctx context.Context) error {
-	if _, err := os.ReadDir(cp.cfg.Dir); err != nil {
-		return fmt.Errorf("--dir: %w", err)
-	}
 	lis, err := cp.listen()
 	if err != nil {
 		return err
@@ -175,7 +191,7 @@ func (cp *ControlPlane) serve(ctx context.Context, lis net.Listener) error {
 	defer quit()
 	surface := admin.New(admin.Config{
 		Addr: cp.cfg.Admin, Health: cp.cfg.Health,
-		State: cp, Metrics: cp.metrics, Log: cp.cfg.Log, Quit: quit,
+		State: cp, Metrics: cp.metrics, Log: cp.cfg.Log, Output: cp.cfg.Output, Quit: quit,
 	})
 	cp.listening.Store(true)
 	defer cp.listening.Store(false)
@@ -184,6 +200,10 @@ func (cp *ControlPlane) serve(ctx context.Context, lis net.Listener) error {
 	defer endGroups()
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return surface.Run(ctx) })
+	eg.Go(func() error {
+		cp.watchdog.Run(ctx)
+		return nil
+	})
 	eg.Go(func() error { return cp.directory.failover.Run(ctx, cp.directory) })
 	eg.Go(func() error { return cp.groups.Run(groups) })
 	eg.Go(func() error {
@@ -207,8 +227,8 @@ func (cp *ControlPlane) listen() (net.Listener, error) {
 	return lis, nil
 }
 
-// Live returns nil: a control plane that answers is live.
-func (cp *ControlPlane) Live() error { return nil }
+// Live returns an error if the control plane is deadlocked, which only a restart resolves.
+func (cp *ControlPlane) Live() error { return cp.watchdog.Live() }
 
 // Started reports whether clients can connect.
 func (cp *ControlPlane) Started() bool { return cp.listening.Load() }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 	"github.com/holdfast-xds/holdfast/upstream/file"
@@ -78,15 +78,15 @@ type event struct {
 	isSnapshot bool
 }
 
-func newDirectory(dir string, log *slog.Logger) *directory {
+func newDirectory(cfg file.Config) *directory {
 	d := &directory{
-		files:       file.New(dir, log),
+		files:       file.New(cfg),
 		loaded:      make(chan struct{}),
 		types:       make(map[string]*storedType),
 		subscribers: make(map[*subscriber]struct{}),
 	}
 	loaded := sync.OnceFunc(func() { close(d.loaded) })
-	d.failover = &upstream.Failover{Sources: []upstream.Source{d.files}, Log: log, Connected: func(connected bool) {
+	d.failover = &upstream.Failover{Sources: []upstream.Source{d.files}, Log: cfg.Log, Connected: func(connected bool) {
 		if connected {
 			loaded()
 		}
@@ -112,7 +112,14 @@ func (d *directory) ready() error {
 func (d *directory) Node() *corev3.Node                    { return nil }
 func (d *directory) Subscriptions() upstream.Subscriptions { return nil }
 func (d *directory) RequestAgain() time.Time               { return time.Time{} }
+func (d *directory) AgentReport() (r xds.AgentReport)      { return r }
 func (d *directory) Nacked(_, _ string) []string           { return nil }
+
+// takeLocks takes and releases the locks, for a watchdog.
+func (d *directory) takeLocks() {
+	watchdog.Lock(&d.mu)
+	d.failover.TakeLocks()
+}
 
 // Apply stores an update and publishes it to the groups. done receives each NACK, with the
 // node.

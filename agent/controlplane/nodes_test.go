@@ -237,28 +237,52 @@ func TestTheDirectoryIsSeenBeforeTheFirstNode(t *testing.T) {
 	})
 }
 
-// A directory that has never been read is not ready; waiting clients are served once it is.
-func TestADirectoryThatCannotBeReadIsNotReady(t *testing.T) {
-	on(t, func(s *served) {
-		s.restart(func() {
-			for _, name := range []string{"a.yaml", "b.yaml"} {
-				s.write(name, "nonsense")
-			}
+// A directory that was never whole is not ready, and nobody is told anything of it; waiting clients are served once it is.
+func TestADirectoryThatIsNotWholeIsNotReady(t *testing.T) {
+	for name, row := range map[string]struct {
+		files map[string]string
+		said  string
+	}{
+		"no valid file":  {map[string]string{"a.yaml": "nonsense", "b.yaml": "nonsense"}, "a.yaml"},
+		"one is not":     {map[string]string{"a.yaml": cluster("a", "1s"), "b.yaml": "nonsense"}, "b.yaml:1"},
+		"no file":        {nil, "resources: []"},
+		"no such place":  {map[string]string{".": ""}, "no such file or directory"},
+		"half a cluster": {map[string]string{"a.yaml": cluster("a", "1s")[:30], "b.yaml": cluster("b", "1s")}, "a.yaml"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			on(t, func(s *served) {
+				s.restart(func() {
+					for _, name := range []string{"a.yaml", "b.yaml"} {
+						_ = os.Remove(filepath.Join(s.dir, name)) // it may not be there
+						if content, is := row.files[name]; is {
+							s.write(name, content)
+						}
+					}
+					if _, away := row.files["."]; away {
+						_ = os.RemoveAll(s.dir)
+					}
+				})
+				a := s.machine("a", xdstest.ClientConfig{})
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				s.holds(a)
+				if c := s.cp.Ready(); len(c) != 1 || c[0].OK || !strings.Contains(c[0].Reason, row.said) {
+					s.Errorf("ready: %+v, want %s", c, row.said)
+				}
+				if err := os.MkdirAll(s.dir, 0o700); err != nil {
+					s.Fatal(err)
+				}
+				s.write("a.yaml", cluster("a", "1s"))
+				s.write("b.yaml", cluster("b", "1s"))
+				time.Sleep(5 * time.Second)
+				synctest.Wait()
+				s.holds(a, "a", "b")
+				if c := s.cp.Ready(); len(c) != 1 || !c[0].OK {
+					s.Errorf("ready: %+v", c)
+				}
+			})
 		})
-		a := s.machine("a", xdstest.ClientConfig{})
-		s.holds(a)
-		if c := s.cp.Ready(); len(c) != 1 || c[0].OK || !strings.Contains(c[0].Reason, "a.yaml") {
-			s.Errorf("ready: %+v", c)
-		}
-		s.write("a.yaml", cluster("a", "1s"))
-		s.write("b.yaml", cluster("b", "1s"))
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		s.holds(a, "a", "b")
-		if c := s.cp.Ready(); len(c) != 1 || !c[0].OK {
-			s.Errorf("ready: %+v", c)
-		}
-	})
+	}
 }
 
 // A node that reconnects with more metadata is served without resending anything.

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -149,6 +150,9 @@ func New(path string) *Log {
 	}
 	return l
 }
+
+// TakeLocks takes and releases the lock, for a watchdog.
+func (l *Log) TakeLocks() { watchdog.Lock(&l.mu) }
 
 // Record adds an event.
 func (l *Log) Record(e Event) {

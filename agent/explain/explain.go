@@ -210,6 +210,9 @@ func (n *Node) details() (lines []string) {
 	if n.RemovalHeldBack {
 		lines = append(lines, "the control plane removed it, which is held back because it looks like an accident")
 	}
+	if n.ChangeHeldBack {
+		lines = append(lines, fmt.Sprintf("the control plane changed it, which is held back because it led to what was removed, and that looks like an accident (`holdfast diff %s served held`)", n.Type+"/"+n.Name))
+	}
 	why := "frozen"
 	if n.FellBack {
 		why = "held back, because Envoy crashed with it"

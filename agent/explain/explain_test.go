@@ -86,6 +86,8 @@ func shop(t *testing.T) []Resource {
 	rejected := resource(t, "CDS/bad", "name: bad\ntype: STATIC")
 	rejected.Standing, rejected.Reason, rejected.GoodVersion = "rejected", "no such thing", "v0"
 	rejected.Restored, rejected.RemovalHeldBack = true, true
+	changed := resource(t, "RDS/unused", "name: unused")
+	changed.ChangeHeldBack = true
 	unanswered := resource(t, "CDS/silent", "")
 	unanswered.Error = "no answer from the control plane"
 	return []Resource{
@@ -123,7 +125,7 @@ virtual_hosts:
 - {name: lost, domains: [lost.com], routes: [{match: {prefix: /}, route: {cluster: gone, cluster_not_found_response_code: INTERNAL_SERVER_ERROR}}]}
 `),
 		resource(t, "RDS/other", "name: other\nvirtual_hosts: [{name: o, domains: [a.com], routes: [{match: {path: /}, direct_response: {status: 418}}]}]"),
-		resource(t, "RDS/unused", "name: unused"),
+		changed,
 		resource(t, "CDS/web", "name: web\n"+eds),
 		resource(t, "CDS/empty", "name: empty\n"+eds),
 		resource(t, "CDS/waits", "name: waits\n"+eds),
@@ -259,6 +261,7 @@ func TestTheGraphNamesWhatLeadsNowhere(t *testing.T) {
 	for _, want := range []string{
 		"LDS/plain\n    version v1 from xds:1\n  RDS/shop\n    CDS/gone  NOT KNOWN\n    CDS/empty\n", "  RDS/shop  (above)\n", "no listener leads to\n  CDS/bad  rejected\n",
 		"clients get version v0 instead of v1\n", "read from disk, and not confirmed", "the control plane removed it, which is held back", "Envoy NACKed it: no such thing\n", "CDS/silent  NOT KNOWN\n", "control plane: no answer from the control plane\n", "RDS/unused\n",
+		"the control plane changed it, which is held back because it led to what was removed, and that looks like an accident (`holdfast diff RDS/unused served held`)",
 		"RDS/shop names CDS/gone, which is not known, in\n    virtual_hosts[1].routes[0].route.cluster\n",
 	} {
 		if !strings.Contains(text, want) {

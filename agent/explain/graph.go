@@ -48,6 +48,7 @@ type Facts struct {
 	Changed         time.Time `json:"changed,omitzero"`
 	Restored        bool      `json:"restored,omitempty"`
 	RemovalHeldBack bool      `json:"removal_held_back,omitempty"`
+	ChangeHeldBack  bool      `json:"change_held_back,omitempty"`
 }
 
 // Graph has the resources of a group of clients, and what each leads to.

@@ -40,7 +40,7 @@ func TestADirectoryLargerThanTheLRUIsKeptWithoutSubscribers(t *testing.T) {
 		t.Fatal(err)
 	}
 	bubble.Test(t, func(t *testing.T) {
-		source := file.New(dir, slog.New(slog.DiscardHandler))
+		source := file.New(file.Config{Dir: dir, Log: slog.New(slog.DiscardHandler)})
 		g := group.New(group.Config{
 			Node:      &corev3.Node{Id: "web-1"},
 			Upstreams: func() *upstream.Failover { return &upstream.Failover{Sources: []upstream.Source{source}} },

@@ -27,6 +27,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
 	"github.com/holdfast-xds/holdfast/upstream"
@@ -155,11 +156,11 @@ func New(cfg Config) *Group {
 		g.cfg.Log.Info("fallback ended: newest configuration served again", "why", why)
 	}
 	cfg.Cache.OnAskAgain = func() {
-		g.cfg.Log.Warn("requesting listeners and clusters whose removal is held back")
+		g.cfg.Log.Warn("requesting everything again, to confirm what is held back")
 	}
 	cfg.Cache.OnHeldBackEnd = func(confirmed int) {
 		if confirmed > 0 {
-			g.cfg.Log.Error("control plane confirmed the removals: they take effect", "removed", confirmed)
+			g.cfg.Log.Warn("control plane confirmed the removals: they take effect", "removed", confirmed)
 			return
 		}
 		g.cfg.Log.Info("no removal is held back any more: the control plane has sent the removed resources again")
@@ -386,8 +387,25 @@ func (g *Group) runSources(ctx context.Context) error {
 	}
 }
 
-// takeOver makes a run the current one, after the one before has ended. It is called before the
-// first answer of the run is applied.
+// takeLocks takes and releases the locks of the group but that of its cache, for a watchdog.
+func (g *Group) takeLocks() {
+	g.mu.Lock()
+	runs := []*sourcesRun{g.current, g.successor}
+	g.mu.Unlock()
+	for _, run := range runs {
+		if run != nil {
+			run.upstreams.TakeLocks()
+		}
+	}
+	watchdog.Lock(&g.disconnects.mu)
+	if t, has := g.cfg.Tracer.(interface{ TakeLocks() }); has {
+		t.TakeLocks()
+	}
+}
+
+// takeOver makes a run the current one, and returns when the one before has ended. It is called before the
+// first answer of the run is applied. From the beginning on the run is the one that somebody must end who ends the sources,
+// or takes over from it meanwhile.
 func (g *Group) takeOver(f *sourcesRun) {
 	g.mu.Lock()
 	before := g.current
@@ -395,13 +413,10 @@ func (g *Group) takeOver(f *sourcesRun) {
 		g.mu.Unlock()
 		return
 	}
-	g.successor = nil
+	g.current, g.successor = f, nil
 	g.mu.Unlock()
 	before.cancel()
 	<-before.done
-	g.mu.Lock()
-	g.current = f
-	g.mu.Unlock()
 }
 
 // Attach opens the view of a stream; it never fails.

@@ -1,6 +1,7 @@
 package group_test
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -70,6 +71,14 @@ func (r *rig) removeAll(order []string, pause time.Duration) {
 	}
 }
 
+// bornEmpty ends the control plane, and starts another one with nothing in its place after a time.
+func (r *rig) bornEmpty(after time.Duration) {
+	r.cp.Stop()
+	r.pass(after)
+	r.cp = xdstest.New(xdstest.Config{})
+	r.cp.Serve(r.up.Listen())
+}
+
 // heldBack returns how many removals are held back.
 func (r *rig) heldBack() (n int) {
 	for _, t := range r.group.Status().Types {
@@ -126,7 +135,8 @@ func TestWhatIsHeldBackOutlivesTheLinger(t *testing.T) {
 	})
 }
 
-// Neither a reconnect nor a control plane that restarts empty confirms anything before the time.
+// Neither a reconnect nor a control plane that restarts empty confirms anything before the time, which begins when it
+// was reached: one that was just born knows nothing yet.
 func TestAReconnectConfirmsNoRemoval(t *testing.T) {
 	underGuard(t, xdstest.Config{}, func(r *rig, c *xdstest.Client) {
 		r.removeAll(clustersFirst, 0)
@@ -134,11 +144,8 @@ func TestAReconnectConfirmsNoRemoval(t *testing.T) {
 		r.cp.Cut(nil)
 		r.pass(time.Minute)
 		r.holdsMesh(c)
-		r.cp.Stop()
-		r.pass(time.Minute)
-		r.cp = xdstest.New(xdstest.Config{})
-		r.cp.Serve(r.up.Listen())
-		r.pass(confirmAfter - 3*time.Minute)
+		r.bornEmpty(time.Minute)
+		r.pass(confirmAfter - time.Minute)
 		r.holdsMesh(c)
 		r.aNewEnvoyIsServed()
 		r.pass(2 * time.Minute)
@@ -238,13 +245,14 @@ func TestADirectoryIsAskedAgainToo(t *testing.T) {
 				cfg.Cache.Guard = cache.Guard{MaxRemovalPercent: 50, ConfirmAfter: confirmAfter}
 			}
 			log := slog.New(slog.DiscardHandler)
-			r.group, r.stopAgent = r.serve(file.New(dir, log), r.down, log)
+			r.group, r.stopAgent = r.serve(file.New(file.Config{Dir: dir, Log: log}), r.down, log)
 			defer r.close()
 			r.pass(time.Second)
 			c := r.client(xdstest.ClientConfig{})
 			r.envoy(c)
 			r.holdsMesh(c)
-			if err := os.Remove(path); err != nil {
+			// On purpose, as the directory says: without a file nothing would be removed at all.
+			if err := errors.Join(os.WriteFile(filepath.Join(dir, "none.yaml"), []byte("resources: []\n"), 0o600), os.Remove(path)); err != nil {
 				t.Fatal(err)
 			}
 			r.pass(confirmAfter - time.Second)
@@ -308,7 +316,8 @@ func TestWhatComesBackInTimeStays(t *testing.T) {
 	})
 }
 
-// A control plane that is unreachable when the time has passed is asked when it is back.
+// A control plane that is unreachable when the time has passed is asked when it has been back for as long: it may start
+// again and again, empty each time.
 func TestAControlPlaneThatIsAwayIsAskedWhenItIsBack(t *testing.T) {
 	underGuard(t, xdstest.Config{}, func(r *rig, c *xdstest.Client) {
 		r.removeAll(clustersFirst, 0)
@@ -318,10 +327,29 @@ func TestAControlPlaneThatIsAwayIsAskedWhenItIsBack(t *testing.T) {
 		r.pass(5 * confirmAfter)
 		r.holdsMesh(c)
 		r.aNewEnvoyIsServed()
-		r.cp.Refuse(false)
-		r.pass(time.Minute)
+		for range 3 {
+			r.bornEmpty(time.Minute)
+			r.pass(confirmAfter - time.Minute)
+			r.holdsMesh(c)
+		}
+		r.pass(2 * time.Minute)
 		r.goneAfter(c)
 	})
+}
+
+// A server that ends connections because of their age, and a load balancer that cuts those that are idle, are no control plane that starts
+// again: what they take away is confirmed.
+func TestAConnectionThatIsCutAgainAndAgainConfirms(t *testing.T) {
+	for _, lives := range []time.Duration{15 * time.Second, 45 * time.Second} {
+		underGuard(t, xdstest.Config{}, func(r *rig, c *xdstest.Client) {
+			r.removeAll(clustersFirst, 0)
+			for range (confirmAfter + time.Minute) / lives {
+				r.pass(lives)
+				r.cp.Cut(nil)
+			}
+			r.goneAfter(c)
+		})
+	}
 }
 
 // accidents plays random accidents: everything is removed, in any order and with pauses, the
@@ -387,10 +415,7 @@ func (a *accidents) play() {
 			a.cp.Cut(nil)
 		case 1:
 			what = "a control plane that starts anew with nothing"
-			a.cp.Stop()
-			a.pass(time.Duration(a.IntN(60)) * time.Second)
-			a.cp = xdstest.New(xdstest.Config{})
-			a.cp.Serve(a.up.Listen())
+			a.bornEmpty(time.Duration(a.IntN(60)) * time.Second)
 		case 2:
 			what = "some being back for a while"
 			some := a.names[:1+a.IntN(len(a.names)-1)]

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -107,6 +108,16 @@ func (s *Set) Prefetch(node *corev3.Node, typeURLs ...string) {
 		m.Cache().Prefetch(typeURL, xds.Wildcard)
 	}
 	s.start <- m
+}
+
+// TakeLocks takes and releases the locks of the set and of its groups, for a watchdog.
+func (s *Set) TakeLocks(take watchdog.Take) {
+	var members []*Member
+	take("the set of groups", func() { members = s.Members() })
+	for _, m := range members {
+		take("the cache of "+m.key.Node, m.cache.TakeLocks)
+		take("the sources of "+m.key.Node, m.takeLocks)
+	}
 }
 
 // add creates the group of the clients with a Node. The caller holds mu, and sends the group to

@@ -34,7 +34,8 @@ func (g *Group) Status() admin.Group {
 			Type: xds.Short(t.Type), TypeURL: t.Type, Knowledge: t.Knowledge.String(),
 			Resources:     make(map[string]int, len(t.Resources)),
 			Subscriptions: t.Subscribed, Leased: t.Leased, Errors: t.Errors, LastUpdate: t.Updated,
-			Withheld: t.RemovalsHeldBack, Expired: t.Expired, ErrorsSince: t.ErrorsSince, WithheldSince: t.HeldBackSince,
+			Withheld: t.RemovalsHeldBack, ChangesWithheld: t.ChangesHeldBack, Expired: t.Expired, ErrorsSince: t.ErrorsSince,
+			WithheldSince: t.HeldBackSince, WithheldUntil: t.HeldBackUntil, Had: t.Had,
 		}
 		if t.Wildcard {
 			row.Subscriptions++
@@ -101,7 +102,7 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 					continue
 				}
 				row := admin.Resource{Group: node, Type: t.Type, Name: r.Name, Source: r.Source, Standing: r.Status, Reason: r.Reason,
-					Changed: r.Changed, Restored: r.Restored, RemovalHeldBack: r.RemovalHeldBack, Frozen: r.Frozen, FellBack: r.FellBack}
+					Changed: r.Changed, Restored: r.Restored, RemovalHeldBack: r.RemovalHeldBack, ChangeHeldBack: r.ChangeHeldBack, Going: r.Going, Frozen: r.Frozen, FellBack: r.FellBack}
 				if cur := r.Current; cur != nil {
 					row.Version = cur.Version
 					if cur.UpstreamVersion != xds.OfResponse {

@@ -1,6 +1,7 @@
 package group_test
 
 import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"slices"
 	"testing"
 	"time"
@@ -22,6 +23,9 @@ func member(name string) *discoveryv3.Resource {
 	w.Name = name
 	return w
 }
+
+// notEnvoy is a client that subscribes to collections of endpoints, which no Envoy does.
+var notEnvoy = xdstest.ClientConfig{Node: &corev3.Node{Id: "web-1", UserAgentName: "other"}}
 
 // inDelta runs a test with a Delta control plane: only Delta can say that a collection is empty.
 func inDelta(t *testing.T, test func(*rig)) {
@@ -45,7 +49,7 @@ func (r *rig) tell(nonce string, resources []*discoveryv3.Resource, removed ...s
 func TestACollectionIsServed(t *testing.T) {
 	inDelta(t, func(r *rig) {
 		glob, a, b := endpointsPath+"*?k=1&l=2", endpointsPath+"a?k=1&l=2", endpointsPath+"b?k=1&l=2"
-		c := r.client(xdstest.ClientConfig{})
+		c := r.client(notEnvoy)
 		c.Subscribe(xds.EndpointType, glob)
 		r.quiet()
 		asked := r.cp.Requests(xds.EndpointType)
@@ -57,7 +61,7 @@ func TestACollectionIsServed(t *testing.T) {
 		r.holds(c, xds.EndpointType, a)
 		r.tell("n2", []*discoveryv3.Resource{member(b)})
 		r.holds(c, xds.EndpointType, a, b)
-		second := r.client(xdstest.ClientConfig{})
+		second := r.client(notEnvoy)
 		second.Subscribe(xds.EndpointType, endpointsPath+"*?l=2&k=1")
 		r.quiet()
 		r.holds(second, xds.EndpointType, a, b)
@@ -77,7 +81,7 @@ func TestACollectionIsServed(t *testing.T) {
 func TestEverythingThatIsSaidOfANameIsSaidInAnyOrderOfItsParameters(t *testing.T) {
 	inDelta(t, func(r *rig) {
 		glob, ours, theirs := endpointsPath+"*?k=1&l=2", endpointsPath+"a?k=1&l=2", endpointsPath+"a?l=2&k=1"
-		c := r.client(xdstest.ClientConfig{})
+		c := r.client(notEnvoy)
 		c.Subscribe(xds.EndpointType, glob)
 		r.quiet()
 		w := member(theirs)
@@ -119,7 +123,7 @@ func TestAnEmptyCollectionIsSaidToBeEmpty(t *testing.T) {
 			return
 		}
 		glob := endpointsPath + "*"
-		c := r.client(xdstest.ClientConfig{})
+		c := r.client(notEnvoy)
 		c.Subscribe(xds.EndpointType, glob)
 		r.quiet()
 		if got := c.Responses(); len(got) > 0 {

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -58,6 +59,9 @@ type tracer struct {
 	// updates has, by type, those that are numbered and not answered, by revision.
 	updates map[string][]*update
 }
+
+// TakeLocks takes and releases the lock, for a watchdog.
+func (t *tracer) TakeLocks() { watchdog.Lock(&t.mu) }
 
 type update struct {
 	t        *tracer

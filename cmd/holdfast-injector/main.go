@@ -20,6 +20,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/injector"
+	"github.com/holdfast-xds/holdfast/internal/logqueue"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
@@ -68,32 +69,33 @@ func newServe(stderr io.Writer) *cobra.Command {
 		Use: "serve --settings FILE", Short: "serve the webhook", Long: serveLong, Args: cobra.NoArgs,
 		Example: "holdfast-injector serve --settings /etc/holdfast-injector/settings.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			logger, err := log.Logger(stderr)
-			if err != nil {
-				return err
-			}
 			switch onReject {
 			case "allow", "deny":
 				cfg.Deny = onReject == "deny"
 			default:
 				return fmt.Errorf("--on-reject %q: want allow or deny", onReject)
 			}
-			if cfg.Namespace == "" {
-				cfg.Namespace = ownNamespace()
-			}
+			cfg.Namespace = cmp.Or(cfg.Namespace, ownNamespace())
 			if cfg.Namespace == "" {
 				return errors.New("--namespace is missing: name the namespace of the injector's Service and Secret, here or in POD_NAMESPACE")
 			}
-			cfg.Version, cfg.Log = version, logger
-			if cfg.API, err = apiServer(kubeconfig); err != nil {
-				return cli.Failed(err)
-			}
-			klog.SetSlogLogger(logger.With("of", "client-go"))
-			i, err := injector.New(cfg)
-			if err != nil {
-				return err
-			}
-			return cli.Failed(i.Run(cmd.Context()))
+			return cli.Service("holdfast-injector", stderr, nil, func(queue *logqueue.Queue) error {
+				logger, err := log.Logger(queue.From(cli.Own))
+				if err != nil {
+					return err
+				}
+				cli.ServiceLog(queue, logger)
+				klog.SetSlogLogger(logger.With("of", "client-go"))
+				cfg.Version, cfg.Log, cfg.Output = version, logger, queue
+				if cfg.API, err = apiServer(kubeconfig); err != nil {
+					return cli.Failed(err)
+				}
+				i, err := injector.New(cfg)
+				if err != nil {
+					return err
+				}
+				return cli.Failed(i.Run(cmd.Context()))
+			})
 		},
 	}
 	flags := c.Flags()

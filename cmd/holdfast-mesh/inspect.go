@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-xds/holdfast/internal/cli"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/dir"
@@ -93,7 +95,8 @@ func newProxies(stdout io.Writer) *cobra.Command {
 configuration, STALE that it has not answered yet, and NACKED that it rejected something: the reasons
 follow. So do the patches of EnvoyFilters that are left out of resources. HEALTH is that of a workload that
 registers with a WorkloadGroup: HEALTHY or UNHEALTHY as its agent reports it, UNKNOWN until the first
-report, NOT CHECKED without a probe, and NOT REGISTERED if it may not register.
+report, NOT CHECKED without a probe, and NOT REGISTERED if it may not register. What holdfast's agents hold
+back, because the server removed or emptied too much at once, follows by proxy and in total.
 
 With etcd, the proxies of all replicas are shown, those of others as they were some seconds ago.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -157,7 +160,12 @@ func proxyTable(w io.Writer, proxies []replica.Proxy) {
 	}
 	_, _ = fmt.Fprintln(w)
 	var reasons []string
+	holding := make(map[string]int) // proxies, by type
 	for _, p := range proxies {
+		for _, held := range p.HeldBack {
+			holding[held.Type]++
+			reasons = append(reasons, p.Node+" "+held.Type+": its agent "+held.String()+"; the proxy keeps what it has")
+		}
 		states := make(map[string]string)
 		for _, t := range p.Types {
 			states[t.Type] = t.State
@@ -193,6 +201,13 @@ func proxyTable(w io.Writer, proxies []replica.Proxy) {
 	}
 	if len(reasons) > 0 {
 		_, _ = fmt.Fprintf(w, "\n%s\n", strings.Join(reasons, "\n"))
+	}
+	if len(holding) > 0 {
+		var parts []string
+		for _, kind := range slices.SortedFunc(maps.Keys(holding), xds.CompareShort) {
+			parts = append(parts, fmt.Sprintf("%s in %d", kind, holding[kind]))
+		}
+		_, _ = fmt.Fprintf(w, "\nHeld back by agents, until this control plane confirms it: %s\n", strings.Join(parts, ", "))
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-xds/holdfast/internal/cli"
+	"github.com/holdfast-xds/holdfast/internal/logqueue"
 	"github.com/holdfast-xds/holdfast/internal/memory"
 	"github.com/holdfast-xds/holdfast/mesh"
 	"github.com/holdfast-xds/holdfast/mesh/authn"
@@ -40,7 +42,9 @@ const serveLong = `Read the documents of a directory or of etcd, and serve xDS t
 
 Changes are served as they come. A document that is not valid keeps its last valid content and harms no
 other; the log and the status name it with file, line and field. Proxies are answered from when
-everything was read once. Any number of servers may use one etcd: they share nothing else. While etcd is
+everything was read once: each document of a directory is valid, or has a last valid content in
+--state-dir, and an etcd has a document. A directory that is away or empty keeps what it had; one with a file
+that is a comment alone has no documents on purpose. Any number of servers may use one etcd: they share nothing else. While etcd is
 away nothing changes for proxies, and with --state-dir a server that starts meanwhile serves what it had.`
 
 // serveFlags are the flags of serve that are not those of mesh.Config.
@@ -59,26 +63,7 @@ func newServe(stderr io.Writer) *cobra.Command {
 		Use: "serve {--config DIR | --etcd URL}", Short: "serve xDS from a directory of documents, or from etcd", Long: serveLong, Args: cobra.NoArgs,
 		Example: "holdfast-mesh serve --config ./mesh\nholdfast-mesh serve --etcd https://etcd-0:2379,https://etcd-1:2379 --etcd-ca ca.pem --state-dir /var/lib/holdfast-mesh",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := f.log.Logger(stderr)
-			if err != nil {
-				return err
-			}
-			f.cfg.Version, f.cfg.Log, f.cfg.Etcd.Log = version, log, log
-			if err := f.check(); err != nil {
-				return err
-			}
-			if os.Getenv("GOGC") == "" {
-				debug.SetGCPercent(gcPercent)
-			}
-			e, err := mesh.New(f.cfg)
-			if err != nil {
-				return err
-			}
-			if f.cfg.Listen != "" && !isLoopback(f.cfg.Listen) {
-				log.Warn("whoever reaches the plaintext address gets the configuration of any namespace", "addr", f.cfg.Listen)
-			}
-			go memory.GiveBack(cmd.Context(), log)
-			return cli.Failed(e.Run(cmd.Context()))
+			return cli.Service("holdfast-mesh", stderr, nil, func(queue *logqueue.Queue) error { return f.serve(cmd.Context(), queue) })
 		},
 	}
 	flags, cfg := c.Flags(), &f.cfg
@@ -101,7 +86,9 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.StringVar(&cfg.JWKSFetch, "jwks-fetch", mesh.ControlPlane, "`WHO` gets the keys at the jwksUri of a RequestAuthentication: control-plane; or proxy: Envoy itself, if the URI is of a service of the mesh")
 	flags.StringVar(&cfg.JWKSCA, "jwks-ca", "", "PEM `FILE` of CAs to trust, besides those of the system, when the control plane gets such keys")
 	flags.StringVar(&cfg.Admin, "admin", defaultAdmin, "`ADDR`, host:port, of status and metrics; empty: none")
-	flags.StringVar(&cfg.StateDir, "state-dir", "", "`DIR` in which the documents of --etcd, workloads that have registered and the keys of issuers of tokens are kept over a restart; empty: they are forgotten until the store and issuers have answered, and proxies have connected, again")
+	flags.StringVar(&cfg.StateDir, "state-dir", "", "`DIR` in which documents, in their last valid content, workloads that have registered and the keys of issuers of tokens are kept over a restart; empty: they are forgotten, and the next start needs a valid directory, or the store, the issuers and the proxies again")
+	flags.DurationVar(&cfg.StartWithProblemsAfter, "start-with-problems-after", 0, "`TIME` after which a start no longer waits for documents of --config that are not valid and have no last valid content in --state-dir: they are left out, and what they did is taken from proxies; 0: never")
+	flags.BoolVar(&cfg.AllowEmpty, "allow-empty", false, "an --etcd without any document has none on purpose: without this flag nobody is served until it has one, and it keeps what it had")
 	flags.BoolVar(&cfg.Pprof, "pprof", false, "serve profiles of the process (CPU, memory, goroutines) at --admin, below /debug/pprof/")
 	flags.StringVar(&cfg.Domain, "domain", config.DefaultDomain, "DNS `DOMAIN` of Kubernetes Services")
 	flags.StringVar(&cfg.Cluster, "cluster", "", "`ID` of the cluster whose Services the documents describe")
@@ -114,6 +101,31 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.DurationVar(&cfg.DrainTime, "drain-time", 5*time.Second, "`TIME` over which proxies are sent away at SIGTERM at most, 10ms for each; 0: all at once")
 	f.log.Add(flags)
 	return c
+}
+
+// serve runs the control plane until ctx ends.
+func (f *serveFlags) serve(ctx context.Context, queue *logqueue.Queue) error {
+	log, err := f.log.Logger(queue.From(cli.Own))
+	if err != nil {
+		return err
+	}
+	cli.ServiceLog(queue, log)
+	f.cfg.Version, f.cfg.Log, f.cfg.Etcd.Log, f.cfg.Output = version, log, log, queue
+	if err := f.check(); err != nil {
+		return err
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	e, err := mesh.New(f.cfg)
+	if err != nil {
+		return err
+	}
+	if f.cfg.Listen != "" && !isLoopback(f.cfg.Listen) {
+		log.Warn("whoever reaches the plaintext address gets the configuration of any namespace", "addr", f.cfg.Listen)
+	}
+	go memory.GiveBack(ctx, log)
+	return cli.Failed(e.Run(ctx))
 }
 
 // byIssuer reads the values of a flag that say something of issuers. form is what is wanted.

@@ -15,5 +15,5 @@ func etcdFlags(flags *pflag.FlagSet, o *etcd.Options) {
 	flags.StringVar(&o.Key, "etcd-key", "", "PEM `FILE` of the private key of --etcd-cert")
 	flags.StringVar(&o.User, "etcd-user", "", "`NAME` of a user of etcd; with --etcd-password-file")
 	flags.StringVar(&o.PasswordFile, "etcd-password-file", "", "`FILE` of the password of --etcd-user")
-	flags.StringArrayVar(&o.SecretKeys, "secret-key-file", nil, "`FILE` of a key of 32 bytes, mode 0600, that encrypts Secrets in etcd; without a key they are neither stored nor read. Of several keys, the first encrypts and all decrypt. May be repeated")
+	flags.StringArrayVar(&o.SecretKeys, "secret-key-file", nil, "`FILE` of a key of 32 bytes, mode 0600, that encrypts Secrets in etcd, where they are neither stored nor read without a key, and those of --config in --state-dir, where they are not kept without one. Of several keys, the first encrypts and all decrypt. May be repeated")
 }

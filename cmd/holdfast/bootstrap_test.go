@@ -518,7 +518,7 @@ func TestChangesAreJudgedWithTheOverlays(t *testing.T) {
 	// Without an answer of Envoy nothing is known, and what was kept is used.
 	before := content(t, out+".upstream-overlay")
 	_, flags = changing(t, named("new"))
-	got = running(t, append(flags, "--out", out, "--overlay", overlay, "--envoy-binary", script(t, "envoy", "kill -9 $$"), "--upstream-overlay-timeout", "1s")...)
+	got = running(t, append(flags, "--out", out, "--overlay", overlay, "--envoy-binary", script(t, "envoy", "kill -9 $$"), "--upstream-overlay-timeout", "3s")...)
 	if text := content(t, out); got.code != 0 || !strings.Contains(text, `"theirs"`) || strings.Contains(text, `"new"`) || !strings.Contains(got.errors, "the changes cannot be checked") || content(t, out+".upstream-overlay") != before {
 		t.Errorf("%+v\n%s", got, text)
 	}

@@ -55,9 +55,9 @@ func childConfig(t *testing.T, file string, child []string, args ...string) (env
 			return envoy.Config{}, "", err
 		}
 	}
-	var log, out strings.Builder
+	var log strings.Builder
 	f.cfg.Socket.Path, f.cfg.Log = "/run/holdfast/xds.sock", slog.New(slog.NewTextHandler(&log, nil))
-	err := f.completeEnvoy(child, file, cgroup.Limits{CPU: 1.5}, &out)
+	err := f.completeEnvoy(child, file, cgroup.Limits{CPU: 1.5})
 	return f.cfg.Envoy, log.String(), err
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/holdfast-xds/holdfast/internal/cli"
+	"github.com/holdfast-xds/holdfast/internal/logqueue"
 	"github.com/holdfast-xds/holdfast/internal/nearest"
 )
 
@@ -67,7 +68,7 @@ func newRoot(p process) *cobra.Command {
 		newRehearse(p), newShadow(p), newFreeze(), newRollback(),
 		newAction("drain", "drain Envoy's connections (use as preStop hook)", drainLong),
 		newAction("undrain", "undo a drain", undrainLong),
-		newAction("resume", "serve again what is frozen or held back after crashes of Envoy", resumeLong),
+		newResume(),
 		newWait(), newLogLevel(), newInject(p), newUninject(), newVersion(),
 	}
 	keys := make(map[string]bool) // of all commands: one file serves them all
@@ -285,6 +286,16 @@ func (l *logFlags) add(flags *pflag.FlagSet) {
 	l.level = "info"
 	flags.Var(oneOf(&l.level, "debug", "info", "warn", "error"), "log-level", "minimum level of log messages, which go to standard error; debug logs every xDS message")
 	flags.Var(either(&l.json, "text", "json"), "log-format", "format of log messages")
+}
+
+// serve runs a command that serves until its context ends. Its log goes to standard error through the queue, after the warnings.
+func (l *logFlags) serve(p process, warnings []string, run func(queue *logqueue.Queue, log *slog.Logger) error) error {
+	silent := func(err error) bool { _, is := exitCode(err); return is }
+	return cli.Service("holdfast", p.stderr, silent, func(queue *logqueue.Queue) error {
+		log := l.logger(queue.From(cli.Own), warnings)
+		cli.ServiceLog(queue, log)
+		return run(queue, log)
+	})
 }
 
 // logger returns the logger, after it has logged the warnings.

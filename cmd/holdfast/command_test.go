@@ -48,7 +48,7 @@ func TestExitCodesAndErrors(t *testing.T) {
 		{"no nodes", []string{"controlplane", "--dir", dir, "--max-nodes", "0"}, 2, "--max-nodes: 0: want a positive number"},
 		{"half a certificate", []string{"controlplane", "--dir", dir, "--tls-cert", "x"}, 2, "--tls-cert and --tls-key go together"},
 		{"a bad listen address", []string{"controlplane", "--dir", dir, "--listen", "nope"}, 2, `--listen "nope": want host:port or unix:PATH`},
-		{"no such directory", []string{"controlplane", "--dir", filepath.Join(dir, "none")}, 1, "--dir: "},
+		{"an address of another machine", []string{"controlplane", "--dir", dir, "--listen", "192.0.2.1:18000"}, 1, "--listen: listen tcp 192.0.2.1:18000: "},
 		{"no state to export", []string{"export", "--out", "x"}, 2, "--state-dir is missing"},
 		{"an export to nowhere", []string{"export", "--state-dir", dir}, 2, "--out is missing"},
 		{"an export of nobody's", []string{"export", "--state-dir", dir, "--out", filepath.Join(dir, "x")}, 2, "the node is missing"},

@@ -34,6 +34,7 @@ func main() {
 	if code, is := proof.Inside(os.Args); is {
 		os.Exit(code)
 	}
+	cli.Begin()
 	version = cli.Version(version)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

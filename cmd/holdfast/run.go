@@ -39,6 +39,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/cgroup"
 	"github.com/holdfast-xds/holdfast/internal/cli"
+	"github.com/holdfast-xds/holdfast/internal/logqueue"
 	"github.com/holdfast-xds/holdfast/internal/memory"
 	"github.com/holdfast-xds/holdfast/internal/procs"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -124,53 +125,61 @@ func newRun(p process) *command {
 	c.run = func(ctx context.Context, warnings []string) error {
 		exported, more := telemetry.FromEnv(os.Getenv)
 		f.cfg.Telemetry = exported
-		log := f.log.logger(p.stderr, append(warnings, more...))
-		f.cfg.Admin.LogLevel = &f.log.current
-		harden(log)
-		limits := containerLimits(log)
-		memory.Limit(os.Getenv, limits.Memory, log) // before anything else allocates memory
-		if err := f.complete(log); err != nil {
-			return err
-		}
-		if err := f.checkPlaces(); err != nil {
-			return err
-		}
-		if err := f.workload.parse(c, f.cfg.Upstreams); err != nil {
-			return err
-		}
-		child, err := f.writeBootstrap(ctx, p.environ, c)
-		if err != nil {
-			return err
-		}
-		file := cmp.Or(f.bootstrap, configFile(child))
-		if f.cfg.Node == nil && file != "" {
-			f.cfg.Node = nodeOf(file, log)
-		}
-		if err := f.completeEnvoy(child, file, limits, p.stderr); err != nil {
-			return err
-		}
-		if err := checkVersion(ctx, f.cfg.Envoy, log); err != nil {
-			return cli.Failed(err)
-		}
-		if f.cfg.Workload, err = f.workload.config(f.istio, f.cfg.Node, os.Getenv); err != nil {
-			return err
-		}
-		f.cfg.Hurry, f.cfg.Signals = p.hurry, p.signals
-		f.cfg.Downstream.OnConnections = procs.New(os.Getenv).Serve
-		a, err := agent.New(f.cfg)
-		if err != nil {
-			return err
-		}
-		warnExposed(log, f.cfg)
-		if !f.cfg.Admin.Pprof {
-			runtime.MemProfileRate = 0 // nobody can read the samples, which cost memory
-		}
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		go memory.GiveBack(ctx, log)
-		return cli.Failed(a.Run(ctx))
+		return f.log.serve(p, append(warnings, more...), func(queue *logqueue.Queue, log *slog.Logger) error {
+			f.cfg.Admin.Output = queue
+			f.cfg.Envoy.Out = writeLines(queue.From(cli.Envoy), f.envoyJSON)
+			return f.serve(ctx, c, p, log)
+		})
 	}
 	return c
+}
+
+// serve runs the agent until ctx ends.
+func (f *runFlags) serve(ctx context.Context, c *command, p process, log *slog.Logger) error {
+	f.cfg.Admin.LogLevel = &f.log.current
+	harden(log)
+	limits := containerLimits(log)
+	memory.Limit(os.Getenv, limits.Memory, log) // before anything else allocates memory
+	if err := f.complete(log); err != nil {
+		return err
+	}
+	if err := f.checkPlaces(); err != nil {
+		return err
+	}
+	if err := f.workload.parse(c, f.cfg.Upstreams); err != nil {
+		return err
+	}
+	child, err := f.writeBootstrap(ctx, p.environ, c)
+	if err != nil {
+		return err
+	}
+	file := cmp.Or(f.bootstrap, configFile(child))
+	if f.cfg.Node == nil && file != "" {
+		f.cfg.Node = nodeOf(file, log)
+	}
+	if err := f.completeEnvoy(child, file, limits); err != nil {
+		return err
+	}
+	if err := checkVersion(ctx, f.cfg.Envoy, log); err != nil {
+		return cli.Failed(err)
+	}
+	if f.cfg.Workload, err = f.workload.config(f.istio, f.cfg.Node, os.Getenv); err != nil {
+		return err
+	}
+	f.cfg.Hurry, f.cfg.Signals = p.hurry, p.signals
+	f.cfg.Downstream.OnConnections = procs.New(os.Getenv).Serve
+	a, err := agent.New(f.cfg)
+	if err != nil {
+		return err
+	}
+	warnExposed(log, f.cfg)
+	if !f.cfg.Admin.Pprof {
+		runtime.MemProfileRate = 0 // nobody can read the samples, which cost memory
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go memory.GiveBack(ctx, log)
+	return cli.Failed(a.Run(ctx))
 }
 
 // complete adds to cfg what several flags say together.
@@ -311,7 +320,7 @@ func nodeOf(file string, log *slog.Logger) *corev3.Node {
 
 // completeEnvoy adds to cfg what follows from Envoy's command line, its bootstrap file ("" for
 // none) and the limits of the container.
-func (f *runFlags) completeEnvoy(child []string, file string, limits cgroup.Limits, stderr io.Writer) (err error) {
+func (f *runFlags) completeEnvoy(child []string, file string, limits cgroup.Limits) (err error) {
 	cfg := &f.cfg.Envoy
 	cfg.Dir = filepath.Dir(f.cfg.Socket.Path)
 	if cfg.Admin == "" && file != "" {
@@ -331,7 +340,6 @@ func (f *runFlags) completeEnvoy(child []string, file string, limits cgroup.Limi
 	if cfg.Admin == "" {
 		f.cfg.Log.Warn("the address of Envoy's admin interface is not known: Envoy will not be drained on shutdown. Set --envoy-admin, or a port in the bootstrap")
 	}
-	cfg.Out = writeLines(stderr, f.envoyJSON)
 	return nil
 }
 
@@ -398,6 +406,7 @@ func (f *runFlags) addUpstream(c *command) {
 	flags.Var(numberOf(&f.cfg.FailoverAfter, upstream.DefaultFailoverAfter, positive), "failover-after", "wait this `DURATION` before failing over while everything that Envoy needs is cached. If something is missing, fail over after one failed attempt")
 	flags.Var(numberOf(&f.cfg.StaleAfter, upstream.DefaultStaleAfter, positive), "stale-after", "open a second stream to a control plane that has sent nothing for this `DURATION`; that stream takes over when it is answered")
 	flags.Var(numberOf(&f.cfg.ReconnectSpread, 0, notNegative), "reconnect-spread", "reconnect within this `DURATION` after a control plane is back, each agent at a random time, so that thousands of agents do not reconnect at once; after a lost connection this delays the next upstream, too. 0: reconnect at once")
+	flags.Var(numberOf(&f.cfg.StartWithProblemsAfter, 0, notNegative), "start-with-problems-after", "after this `DURATION`, a start no longer waits for files of an --upstream file:DIR that are not valid and never were: they are left out. 0: it waits until they are repaired, and serves what it had before")
 	flags.Var(numberOf(&up.KeepaliveTime, upstream.DefaultKeepaliveTime, bounds{min: int64(minKeepalive)}), "upstream-keepalive-time", "send an HTTP/2 ping when the control plane has sent nothing for this `DURATION`, at least 10s. A gRPC server with default settings closes connections that are pinged more often than every 5 minutes; istiod allows 30s")
 	flags.Var(numberOf(&up.KeepaliveTimeout, upstream.DefaultKeepaliveTimeout, positive), "upstream-keepalive-timeout", "close the connection if such a ping is not answered within this `DURATION`")
 	flags.Var(numberOf(&up.RESTRefresh, upstream.DefaultRESTRefresh, bounds{min: int64(100 * time.Millisecond), max: int64(24 * time.Hour)}), "upstream-rest-refresh", "pause between two polls of a type over REST (`DURATION`, 100ms to 24h); a random duration of up to the same length is added")
@@ -445,6 +454,7 @@ func (f *runFlags) addLimits(c *command) {
 	flags.Var(numberOf(&limits.Subscriptions, def.Subscriptions, positive), "max-subscriptions", "maximum `NUMBER` of names per type and stream; of further names, only resources that are cached anyway are served")
 	flags.Var(numberOf(&limits.RequestRate, def.RequestRate, positive), "max-request-rate", "maximum `NUMBER` of requests per stream and second, after a first --max-request-burst; further requests wait")
 	flags.Var(numberOf(&limits.RequestBurst, def.RequestBurst, positive), "max-request-burst", "maximum `NUMBER` of requests per stream that are read at once")
+	flags.Var(each(&f.cfg.Downstream.Wildcards, typeURLOf), "envoy-wildcard", "a `TYPE` (SDS, EDS, RDS, ECDS, RTDS) of which an Envoy may ask for all resources with \"*\". By itself Envoy does not, and such a name is one that a stranger has sent, such as the server name of a TLS handshake")
 	flags.Var(numberOf(&limits.AnyDepth, def.AnyDepth, positive), "max-any-depth", "maximum nesting depth (`NUMBER`) of Any messages in a resource that is served over REST")
 	flags.Var(numberOf(&f.cfg.Group.Cache.MaxResources, cache.DefaultMaxResources, positive), "max-resources", "maximum `NUMBER` of cached resources per client group; an update beyond the limit gets a NACK")
 	flags.Var(numberOf(&f.cfg.Group.Cache.MaxBytes, cache.DefaultMaxBytes, positive), "max-resource-bytes", "maximum size of the cached resources per client group, in `BYTES`; the default is 1 GiB")
@@ -460,8 +470,9 @@ func (f *runFlags) addState(c *command) {
 	flags.Var(ttlPolicy(&f.cfg.Group.Cache.HoldTTL), "ttl-policy", "`TYPE=expire|hold`: whether resources of a type (LDS, CDS, …, or a type URL) are removed when their TTL expires, or held. The default of every type is expire")
 	flags.Var(numberOf(&f.cfg.Group.Cache.HistoryBytes, archive.DefaultBytes, notNegative), "history-bytes", "keep earlier versions that Envoy accepted, for history, diff and rollback: the last 10 of each resource, and at most this size in total per client group, in `BYTES`; 0: none")
 	removals := &f.cfg.Group.Cache.Guard
-	flags.Var(numberOf(&removals.MaxRemovalPercent, 0, bounds{max: 100}), "max-removal-percent", "hold removals back if one response removes more than this `PERCENT` of at least 10 listeners or clusters, or all of any number, which looks like an accident; 0: no limit")
+	flags.Var(numberOf(&removals.MaxRemovalPercent, guard.DefaultMaxRemovalPercent, bounds{max: 100}), "max-removal-percent", "hold removals back if more than this `PERCENT` of at least 4 listeners or clusters go within 5 s with nothing new in their place, or all of any number, which looks like an accident; 0: no limit, and nothing is held back")
 	flags.Var(numberOf(&removals.ConfirmAfter, guard.DefaultConfirmAfter, positive), "removal-confirm-after", "hold removals back for this `DURATION`, then request everything again from the control plane, and remove what it does not send")
+	flags.BoolVar(&removals.HoldEndpoints, "hold-endpoints", true, "keep the last endpoints for half a minute if the control plane empties those of all clusters, of at least three services, within 5 s; no effect with --max-removal-percent 0")
 	flags.Var(numberOf(&removals.PruneAfter, 0, notNegative), "prune-unconfirmed-after", "remove listeners and clusters that a new control plane has not confirmed after this `DURATION`; 0: never")
 }
 
@@ -502,15 +513,24 @@ func serviceNames(target *[]string) adder {
 	}
 }
 
+// typeURLOf returns the URL of a type by its abbreviation, or as it is.
+func typeURLOf(name string) (string, error) {
+	url, known := xds.TypeByShort(strings.ToUpper(name))
+	switch {
+	case known:
+		return url, nil
+	case strings.Contains(name, "/"):
+		return name, nil
+	}
+	return "", fmt.Errorf("%q is not a type: want CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, RTDS, ECDS or a type URL", name)
+}
+
 // ttlPolicy makes a repeatable flag of TYPE=expire|hold pairs. target contains the type URLs with hold.
 func ttlPolicy(target *map[string]bool) mapping {
 	return textPairs("TYPE=expire or TYPE=hold", func(name, policy string) error {
-		url, known := xds.TypeByShort(strings.ToUpper(name))
-		switch {
-		case !known && !strings.Contains(name, "/"):
-			return fmt.Errorf("%q is not a type: want CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, RTDS, ECDS or a type URL", name)
-		case !known:
-			url = name
+		url, err := typeURLOf(name)
+		if err != nil {
+			return err
 		}
 		if *target == nil {
 			*target = make(map[string]bool)

@@ -147,7 +147,7 @@ func TestEveryFlagOfRunReachesTheAgent(t *testing.T) {
 		"--max-streams", "1", "--max-types", "2", "--max-subscriptions", "3", "--max-request-rate", "4", "--max-request-burst", "5", "--max-any-depth", "8", "--max-groups", "33", "--max-resources", "6", "--max-resource-bytes", "7",
 		"--state-dir", "/state", "--state-identity", "web", "--state-key-file", keyFile, "--state-key-file", keyFile, "--fallback-for", "20m", "--history-bytes", "77", "--restore-after", "3s", "--max-stale", "4h", "--failover-after", "6s", "--stale-after", "11m", "--reconnect-spread", "12s", "--upstream-keepalive-time", "31s", "--upstream-keepalive-timeout", "13s",
 		"--ttl-policy", "cds=hold", "--ttl-policy", "LDS=hold", "--ttl-policy", "LDS=expire", "--ttl-policy", "type.googleapis.com/x.Y=hold",
-		"--max-removal-percent", "30", "--removal-confirm-after", "8m", "--prune-unconfirmed-after", "9m",
+		"--max-removal-percent", "30", "--removal-confirm-after", "8m", "--hold-endpoints=false", "--prune-unconfirmed-after", "9m",
 		"--node-id", "i", "--node-cluster", "c", "--node-locality", "r/z", "--node-metadata", "a=1",
 		"--node-metadata", "b:=1", "--admin", "unix:/a", "--admin-readers", "uid:root", "--admin-readers", "gid:4294967294", "--admin-readers", "uid:7", "--pprof", "--health", ":9", "--log-level", "debug", "--log-format", "json")
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/url"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/envoy"
 	"github.com/holdfast-xds/holdfast/agent/shadow"
 	"github.com/holdfast-xds/holdfast/internal/cli"
+	"github.com/holdfast-xds/holdfast/internal/logqueue"
 	"github.com/holdfast-xds/holdfast/internal/memory"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 )
@@ -67,48 +69,55 @@ func newShadow(p process) *command {
 	f.addUpstream(c)
 	f.addAdmin(c)
 	c.run = func(ctx context.Context, warnings []string) error {
-		log := f.log.logger(p.stderr, warnings)
-		f.cfg.Admin.LogLevel = &f.log.current
-		harden(log)
-		memory.Limit(os.Getenv, containerLimits(log).Memory, log)
-		if !f.cfg.Admin.Pprof {
-			runtime.MemProfileRate = 0 // nobody can read the samples, which cost memory
-		}
-		f.cfg.Version, f.cfg.Log = version, log
-		var err error
-		if f.shadow.Admin, err = adminAddress(f.shadow.Admin); err != nil {
-			return err
-		}
-		if len(f.cfg.Upstreams) == 0 {
-			return f.whichUpstream(ctx)
-		}
-		if err := f.cfg.Admin.Check(); err != nil {
-			return err
-		}
-		f.cfg.Shadow, f.cfg.Hurry = &f.shadow, p.hurry
-		if f.once {
-			f.cfg.Admin.Addr, f.cfg.Admin.Health = "", ""
-		}
-		a, err := agent.New(f.cfg)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		go memory.GiveBack(ctx, log)
-		if !f.once {
-			return cli.Failed(a.Run(ctx))
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- a.Run(ctx) }()
-		report := f.await(ctx, a)
-		cancel()
-		if err := <-ended; err != nil {
-			return cli.Failed(err)
-		}
-		return c.reportShadow(report, f.output)
+		return f.log.serve(p, warnings, func(queue *logqueue.Queue, log *slog.Logger) error {
+			f.cfg.Admin.Output = queue
+			return f.serve(ctx, c, p, log)
+		})
 	}
 	return c
+}
+
+// serve runs the shadow until ctx ends or, with --once, until it has a report.
+func (f *shadowFlags) serve(ctx context.Context, c *command, p process, log *slog.Logger) error {
+	f.cfg.Admin.LogLevel = &f.log.current
+	harden(log)
+	memory.Limit(os.Getenv, containerLimits(log).Memory, log)
+	if !f.cfg.Admin.Pprof {
+		runtime.MemProfileRate = 0 // nobody can read the samples, which cost memory
+	}
+	f.cfg.Version, f.cfg.Log = version, log
+	var err error
+	if f.shadow.Admin, err = adminAddress(f.shadow.Admin); err != nil {
+		return err
+	}
+	if len(f.cfg.Upstreams) == 0 {
+		return f.whichUpstream(ctx)
+	}
+	if err := f.cfg.Admin.Check(); err != nil {
+		return err
+	}
+	f.cfg.Shadow, f.cfg.Hurry = &f.shadow, p.hurry
+	if f.once {
+		f.cfg.Admin.Addr, f.cfg.Admin.Health = "", ""
+	}
+	a, err := agent.New(f.cfg)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go memory.GiveBack(ctx, log)
+	if !f.once {
+		return cli.Failed(a.Run(ctx))
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	report := f.await(ctx, a)
+	cancel()
+	if err := <-ended; err != nil {
+		return cli.Failed(err)
+	}
+	return c.reportShadow(report, f.output)
 }
 
 // adminAddress returns the address in a URL of Envoy's admin interface.

@@ -255,7 +255,46 @@ the control plane is served.
 Also serve resources again that are held back because Envoy crashed with them: if Envoy, as a
 child of the agent, crashes three times within ten minutes, each time within a minute of
 its start, the agent serves the last stable version of what had changed before (see
-"holdfast status"). It is an error if nothing is frozen or held back.`
+"holdfast status"). It is an error if nothing is frozen or held back.
+
+With --removals only, and at once, confirm what the control plane removed and the agent holds
+back because it looks like an accident (--max-removal-percent): it takes effect now, and not
+only when the control plane has confirmed it. What is frozen stays so.`
+
+func newResume() *command {
+	c := newCommand("resume", "serve again what is frozen or held back after crashes of Envoy", resumeLong, "\nholdfast resume\nholdfast resume --removals")
+	var removals bool
+	c.section("What").BoolVar(&removals, "removals", false, "confirm the removals that are held back because they look like an accident")
+	c.callAgent(func(ctx context.Context, client admin.Client) error {
+		if removals {
+			return cli.Failed(client.Do(ctx, "resume-removals"))
+		}
+		if err := client.Do(ctx, "resume"); err != nil {
+			return cli.Failed(err)
+		}
+		return cli.Failed(writeStillHeldBack(ctx, client, c.OutOrStdout()))
+	})
+	return c
+}
+
+// writeStillHeldBack names the removals that are held back.
+func writeStillHeldBack(ctx context.Context, client admin.Client, w io.Writer) error {
+	status, err := client.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, g := range status.Groups {
+		for _, t := range g.Types {
+			if t.Withheld == 0 {
+				continue
+			}
+			if _, err := fmt.Fprintf(w, "still held back for node %q: %s: %s; `holdfast resume --removals` confirms it\n", admin.Printable(g.NodeID), t.Type, t.HeldBack()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
 // newAction makes a command that requests an action of the agent, and waits until it is done.
 func newAction(name, short, long string) *command {

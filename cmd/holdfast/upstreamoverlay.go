@@ -109,9 +109,9 @@ func (o *upstreamOverlay) fetch(ctx context.Context, node *corev3.Node, accept f
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	var failures []error
+	var failures, before []error
 	for {
-		failures = failures[:0]
+		failures, before = nil, failures
 		for i, client := range clients {
 			// Each gets its share of the time that is left, so that one that is silent does not use it up.
 			limited, done := context.WithTimeout(ctx, remaining(ctx)/time.Duration(len(clients)-i))
@@ -121,6 +121,9 @@ func (o *upstreamOverlay) fetch(ctx context.Context, node *corev3.Node, accept f
 				return nil
 			}
 			failures = append(failures, fmt.Errorf("%s: %w", client.Name(), err))
+		}
+		if ctx.Err() != nil && before != nil {
+			return errors.Join(before...) // of a round that had its time
 		}
 		if !wake.Sleep(ctx, overlayRetry) {
 			return errors.Join(failures...)

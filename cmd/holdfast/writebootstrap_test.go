@@ -204,7 +204,7 @@ func TestTheAdminOfAnOverlayIsTheOneThatIsDrained(t *testing.T) {
 	if _, err := f.writeBootstrap(t.Context(), nil, c); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.completeEnvoy(nil, f.bootstrap, containerLimits(f.cfg.Log), &strings.Builder{}); err != nil || f.cfg.Envoy.Admin != "127.0.0.1:15999" || f.cfg.Node.GetId() != "i" {
+	if err := f.completeEnvoy(nil, f.bootstrap, containerLimits(f.cfg.Log)); err != nil || f.cfg.Envoy.Admin != "127.0.0.1:15999" || f.cfg.Node.GetId() != "i" {
 		t.Errorf("%v, admin %s, node %v", err, f.cfg.Envoy.Admin, f.cfg.Node)
 	}
 }

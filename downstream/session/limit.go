@@ -18,7 +18,7 @@ type LeftOut struct {
 func (l LeftOut) Any() bool { return l.Invalid+l.Surplus > 0 }
 
 // Limit removes names from a request, before the request is passed to Request: names that no
-// resource can have (xds.CheckName), and new names that would bring the stream to more than most
+// resource can have (xds.CheckName; "*" where it is no wildcard), and new names that would bring the stream to more than most
 // subscriptions of one type. A wildcard is always served.
 //
 // With on-demand discovery the names come from requests of strangers. Ending the stream because of
@@ -49,10 +49,19 @@ func (s *Session) Limit(req *Request, most int) LeftOut {
 	}
 	var removed LeftOut
 	claimable := most // a client has at most as many resources as it may subscribe to
+	if n := len(req.Unreadable); n > 0 {
+		removed.Invalid, removed.AnInvalid = n, req.Unreadable[n-1]
+	}
 	names := slices.DeleteFunc(slices.Clone(*list), func(name string) bool {
 		_, claimed := req.Initial[name]
 		_, err := xds.CheckName(name)
 		switch {
+		case s.isStrangers(sub, req.Type, name):
+			removed.Invalid++
+			removed.AnInvalid = name
+			if req.Type == xds.SecretType && name == xds.Wildcard {
+				req.surplus = append(req.surplus, name)
+			}
 		case err != nil:
 			removed.Invalid++
 			removed.AnInvalid = name
@@ -92,6 +101,20 @@ func (s *Session) Limit(req *Request, most int) LeftOut {
 	return removed
 }
 
+// isStrangers reports whether a name that means many resources was not meant so: no Envoy asks for all resources of the type;
+// or it asks for all clusters by a later request than its first one, which it does not if it is configured to. With on-demand
+// discovery such a name comes from a request of a stranger, and Envoy would get what it is not meant to have.
+func (s *Session) isStrangers(sub *subscription, typeURL, name string) bool {
+	if name != xds.Wildcard && !xds.IsCollection(name) {
+		return false
+	}
+	if s.cfg.NamesOnly != nil && s.cfg.NamesOnly(typeURL) {
+		return true
+	}
+	return name == xds.Wildcard && s.cfg.KeepWildcard && typeURL == xds.ClusterType && sub != nil && !sub.wildcard &&
+		!(s.cfg.HadWildcard != nil && s.cfg.HadWildcard(typeURL))
+}
+
 // maxVersions bounds the number of initial_resource_versions of a request, which may be more than the
 // limit of names because of a wildcard. Those beyond it are never reported as removed.
 const maxVersions = 200_000
@@ -108,6 +131,8 @@ const maxReplaced = 1024
 //     where a client does not repeat its names.
 //   - A cluster is reported as removed if it is known not to exist, or if its name is invalid.
 //     Otherwise the name waits for a place, and the client's timeout ends its request.
+//   - The secret "*" is reported as removed: as long as Envoy 1.40 waits for it, it takes every secret of a Delta response
+//     for its answer and NACKs the response, so that no certificate rotates (protocol-facts.md section 15).
 //   - A virtual host is reported as not existing, because nothing else ends the wait of a request
 //     for it (protocol.md 3.15). The next request asks again.
 //
@@ -135,6 +160,8 @@ func (s *Session) answerSurplus(sub *subscription, v View) *Response {
 			delete(sub.mustAnswer, name) // until the state knows the subscription
 			delete(sub.changed, name)
 		case s.cfg.Form == xds.SotW:
+		case sub.url == xds.SecretType && name == xds.Wildcard:
+			resp.Removed = append(resp.Removed, name)
 		case sub.url == xds.ClusterType && sub.mayRemove(v, name, item):
 			resp.Removed = append(resp.Removed, name)
 		case xds.Info(sub.url).OnDemand && item.NotFound:

@@ -88,6 +88,9 @@ type Config struct {
 	// any client of the same state had the wildcard before.
 	KeepWildcard bool
 	HadWildcard  func(typeURL string) bool
+	// NamesOnly, if set, reports that the client asks for a type by name only: "*" and a collection are then names that a
+	// stranger has sent, such as the server name of a TLS handshake, and no resource has them.
+	NamesOnly func(typeURL string) bool
 	// TTL is set if the client enforces the TTL of resources (protocol.md 6.8).
 	TTL bool
 	// Keeps is set if the client keeps what it has by name, and sends it to clients of its own itself, as a holdfast agent
@@ -154,6 +157,10 @@ type Request struct {
 	// Delta.
 	Subscribe, Unsubscribe []string
 	Initial                map[string]string // initial_resource_versions
+
+	// Unreadable are names that are not UTF-8, and are not among the others: no resource can have them, and no answer can
+	// name them.
+	Unreadable []string
 
 	surplus []string // the names that Limit removed, except the empty name
 	trimmed bool     // Limit removed some

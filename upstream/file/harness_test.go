@@ -38,6 +38,8 @@ func (f *state) Node() *corev3.Node                    { return nil }
 func (f *state) Subscriptions() upstream.Subscriptions { return nil }
 
 // RequestAgain returns requestAgain.
+func (f *state) AgentReport() (r xds.AgentReport) { return r }
+
 func (f *state) RequestAgain() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -123,7 +125,7 @@ func on(t *testing.T, files map[string]string, test func(*bench)) {
 	}
 	bubble.Test(t, func(t *testing.T) {
 		b := &bench{T: t, dir: dir, state: &state{}, log: &lines{}}
-		b.source = New(dir, slog.New(slog.NewTextHandler(b.log, nil)))
+		b.source = New(Config{Dir: dir, Log: slog.New(slog.NewTextHandler(b.log, nil))})
 		test(b)
 	})
 }
@@ -136,6 +138,7 @@ func (b *bench) run() {
 	b.cancel, b.ended = cancel, ended
 	go func() { ended <- b.source.Run(ctx, b.state, b.state.answered) }()
 	b.Cleanup(cancel)
+	time.Sleep(freshFor)
 	b.settle()
 }
 

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
 type observed struct {
@@ -32,15 +35,33 @@ type pass []observed
 
 func (p pass) same(other pass) bool { return slices.EqualFunc(p, other, observed.same) }
 
+// sameNames reports whether two passes have the same files, whatever is in them.
+func (p pass) sameNames(other pass) bool {
+	return slices.EqualFunc(p, other, func(a, b observed) bool { return a.name == b.name })
+}
+
 type scanner struct {
-	dir   string
-	limit int64
+	dir     string
+	limit   int64
+	readDir func(string) ([]os.DirEntry, error) // os.ReadDir, except in tests
 	// parsed returns the hash of the content of a file that was parsed last; such content is not kept.
 	parsed func(name string) (hash uint64, ok bool)
 
 	passes int
 	// last holds each file as it was read last, without its data.
 	last map[string]observed
+	// modified is when something was made, renamed or deleted in the directory; the zero time if that is not known.
+	modified time.Time
+
+	running userfile.Scan[scanned]
+}
+
+// scanned is the result of a scan. ignored has the reasons why files are not read. The error means that the
+// directory could not be read; an error of one file is in its entry.
+type scanned struct {
+	pass    pass
+	ignored map[string]string
+	err     error
 }
 
 const (
@@ -50,12 +71,26 @@ const (
 	stableTime = 3 * time.Second
 )
 
-// scan scans the directory once. ignored has the reasons why files are not read. The error means that the
-// directory could not be read; an error of one file is in its entry.
-func (s *scanner) scan() (p pass, ignored map[string]string, err error) {
-	entries, err := os.ReadDir(s.dir)
+// scan scans the directory once, unless the file system does not answer or ctx ends.
+func (s *scanner) scan(ctx context.Context) scanned {
+	result, err := s.running.Do(ctx, func() scanned {
+		p, ignored, err := s.read()
+		return scanned{p, ignored, err}
+	})
+	if err != nil {
+		return scanned{err: err}
+	}
+	return result
+}
+
+func (s *scanner) read() (p pass, ignored map[string]string, err error) {
+	entries, err := s.readDir(s.dir)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read directory: %w", err)
+	}
+	s.modified = time.Time{}
+	if info, err := os.Stat(s.dir); err == nil {
+		s.modified = info.ModTime()
 	}
 	s.passes++
 	p, ignored = pass{}, make(map[string]string)
@@ -74,7 +109,21 @@ func (s *scanner) scan() (p pass, ignored map[string]string, err error) {
 		last[o.name] = o
 	}
 	s.last = last
+	if len(p) == 0 {
+		return nil, ignored, errNoFile
+	}
 	return p, ignored, nil
+}
+
+// errNoFile is that of a directory without a file of resources.
+var errNoFile = errors.New("it has no file of resources, as a volume that is not mounted; to have none on purpose, leave a file with \"resources: []\" in it")
+
+// age is how long ago something was made, renamed or deleted in the directory; 0 if that is not known.
+func (s *scanner) age() time.Duration {
+	if s.modified.IsZero() {
+		return 0
+	}
+	return time.Since(s.modified)
 }
 
 // observe examines one file; isConfig is false if it is not a configuration file.
@@ -102,7 +151,7 @@ func (s *scanner) observe(name string, ignored map[string]string) (o observed, i
 	if last, ok := s.last[name]; ok && known && last.err == nil && last.hash == parsed && s.unchanged(last.info, info) {
 		return last, true
 	}
-	o.data, o.info, o.err = s.read(path)
+	o.data, o.info, o.err = s.readFile(path)
 	if o.err != nil {
 		return o, true
 	}
@@ -119,7 +168,7 @@ func (s *scanner) unchanged(previous, current fs.FileInfo) bool {
 		time.Since(current.ModTime()) > stableTime
 }
 
-func (s *scanner) read(path string) ([]byte, fs.FileInfo, error) {
+func (s *scanner) readFile(path string) ([]byte, fs.FileInfo, error) {
 	// If the file became a pipe since it was examined, the open must not block.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

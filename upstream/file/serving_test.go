@@ -2,11 +2,14 @@ package file
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -20,6 +23,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/upstream"
 )
 
 // The calls of a first load for the full-state types that the directory does not have.
@@ -52,10 +56,74 @@ func TestDirectoryIsServedInPushOrder(t *testing.T) {
 	})
 }
 
-func TestEmptyDirectoryIsTheWholeTruth(t *testing.T) {
-	on(t, nil, func(b *bench) {
-		b.run()
-		b.calls("answered", "CDS complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+// A directory says that it has nothing by a file, and by nothing else, at the start as later (finding F4).
+func TestADirectoryWithoutAFileIsNotOneThatHasNothing(t *testing.T) {
+	const why = "it has no file of resources, as a volume that is not mounted; to have none on purpose, leave a file with \"resources: []\" in it"
+	for name, files := range map[string]map[string]string{"nothing": nil, "no file of resources": {"README.md": "# mesh\n", ".a.yaml.x8Tq": cluster("a")}} {
+		t.Run(name, func(t *testing.T) {
+			on(t, files, func(b *bench) {
+				b.run()
+				b.calls()
+				b.failed("file:DIR: " + why)
+				b.write("none.yaml", "resources: []\n")
+				b.run()
+				b.calls("answered", "CDS complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+			})
+		})
+	}
+	started(t, func(b *bench) {
+		b.remove("a.yaml")
+		b.remove("r.yaml")
+		b.calls()
+		if err := b.source.Status().Err; err == nil || err.Error() != why {
+			t.Errorf("status: %v", err)
+		}
+		time.Sleep(time.Hour)
+		b.write("a.yaml", cluster("a2")) // somebody copies one file after the other
+		b.calls("CDS put [a2]")
+		time.Sleep(settleAfter - time.Second)
+		b.write("b.yaml", cluster("b"))
+		b.calls("CDS put [b]")
+		b.calls()
+		time.Sleep(settleAfter)
+		b.calls("CDS put [a2 b] complete", "RDS remove [r]")
+	})
+	started(t, func(b *bench) { // one file after the other comes back as it was
+		b.remove("a.yaml")
+		b.remove("r.yaml")
+		b.calls()
+		b.write("a.yaml", cluster("a"))
+		b.calls()
+		b.errors(map[string]string{"r.yaml": "r.yaml: " + errGone.Error()})
+		b.write("r.yaml", route("r"))
+		b.calls()
+		b.errors(nil)
+	})
+	started(t, func(b *bench) {
+		b.remove("a.yaml")
+		b.remove("r.yaml")
+		b.write("none.yaml", "resources: []\n")
+		b.calls("CDS complete", "RDS remove [r]")
+	})
+}
+
+// Somebody fills the directory while the source starts: it is not whole, and what an earlier run had is not removed before
+// it has settled.
+func TestADirectoryThatIsBeingFilledIsNotWhole(t *testing.T) {
+	on(t, map[string]string{"a.yaml": cluster("a")}, func(b *bench) {
+		b.state.earlier = map[string]map[string]string{xds.ClusterType: {"former": "1", "of another source": ""}}
+		ctx, cancel := context.WithCancel(b.Context())
+		defer cancel()
+		go func() { _ = b.source.Run(ctx, b.state, b.state.answered) }()
+		for i := range 5 {
+			time.Sleep(freshFor * 8 / 10)
+			b.write(fmt.Sprintf("%d.yaml", i), cluster(fmt.Sprintf("c%d", i)))
+		}
+		b.calls()
+		b.settle()
+		b.calls("answered", "CDS put [c0 c1 c2 c3 c4 a]")
+		time.Sleep(settleAfter)
+		b.calls("CDS put [c0 c1 c2 c3 c4 a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
 	})
 }
 
@@ -99,8 +167,10 @@ func TestDeletedFileTakesItsResourcesAlong(t *testing.T) {
 	started(t, func(b *bench) {
 		b.remove("r.yaml")
 		b.calls("RDS remove [r]")
+		b.write("b.yaml", cluster("b"))
+		b.calls("CDS put [a b] complete")
 		b.remove("a.yaml")
-		b.calls("CDS complete")
+		b.calls("CDS put [b] complete")
 	})
 }
 
@@ -165,15 +235,42 @@ func TestAFileThatBecameEmptyKeepsItsLastGoodContent(t *testing.T) {
 	}
 }
 
-// A file that is empty from the start may have lost its content before: the other files are served,
-// and nothing is removed.
-func TestAFileThatIsEmptyFromTheStartRemovesNothing(t *testing.T) {
-	on(t, map[string]string{"a.yaml": cluster("a"), "b.yaml": ""}, func(b *bench) {
-		b.run()
-		b.calls("answered", "CDS put [a]")
-		b.errors(map[string]string{"b.yaml": "b.yaml: " + errEmpty.Error()})
-		b.write("b.yaml", "resources: []\n")
+// A file that is not valid from the start may be anything: nothing is answered, until it is repaired, or for the time that
+// the operator gives it. Then the other files are served, and nothing is removed.
+func TestAFileThatIsNotValidFromTheStartIsWaitedFor(t *testing.T) {
+	for name, content := range map[string]string{"empty": "", "cut": cluster("b")[:20], "twice": cluster("a")} {
+		t.Run(name, func(t *testing.T) {
+			on(t, map[string]string{"a.yaml": cluster("a"), "b.yaml": content}, func(b *bench) {
+				b.run()
+				b.calls()
+				if err := <-b.ended; !strings.Contains(err.Error(), "b.yaml") || !strings.Contains(b.log.String(), "level=ERROR") {
+					t.Errorf("%v\n%s", err, b.log)
+				}
+				b.source.cfg.StartWithProblemsAfter = time.Minute
+				time.Sleep(time.Minute)
+				b.run()
+				b.calls("answered", "CDS put [a]")
+				b.write("b.yaml", "resources: []\n")
+				b.calls("CDS put [a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+			})
+		})
+	}
+}
+
+// Who is not ready is run again as soon as something has changed.
+func TestARepairIsSeenAtOnce(t *testing.T) {
+	on(t, map[string]string{"a.yaml": "nonsense"}, func(b *bench) {
+		ctx, cancel := context.WithCancel(b.Context())
+		ended := make(chan error, 1)
+		failover := &upstream.Failover{Sources: []upstream.Source{b.source}, Log: slog.New(slog.NewTextHandler(b.log, nil))}
+		go func() { ended <- failover.Run(ctx, b.state) }()
+		time.Sleep(time.Hour)
+		b.calls()
+		b.write("a.yaml", cluster("a"))
+		time.Sleep(2 * interval)
 		b.calls("CDS put [a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+		cancel()
+		<-ended
 	})
 }
 
@@ -223,7 +320,9 @@ func TestUnreadableFileKeepsItsLastGoodContent(t *testing.T) {
 func TestNothingIsRemovedWhileAFileIsWhollyUnknown(t *testing.T) {
 	on(t, map[string]string{"a.yaml": cluster("a"), "r.yaml": route("r"), "z.yaml": "nonsense"}, func(b *bench) {
 		b.state.earlier = map[string]map[string]string{xds.RouteType: {"former": "1", "of another source": ""}}
+		b.source.cfg.StartWithProblemsAfter = time.Nanosecond
 		b.run()
+		time.Sleep(settleAfter) // what was there before waits for that, too
 		b.calls("answered", "CDS put [a]", "RDS put [r]")
 		if s := b.source.Status(); s.Complete {
 			b.Fatal("status is complete")
@@ -244,6 +343,7 @@ func TestNothingIsRemovedWhileAFileIsWhollyUnknown(t *testing.T) {
 func TestWhatAnEarlierRunIssuedIsRemoved(t *testing.T) {
 	on(t, map[string]string{"r.yaml": route("r")}, func(b *bench) {
 		b.state.earlier = map[string]map[string]string{xds.RouteType: {"r": "1", "former": "1", "of another source": ""}}
+		check(b, os.Chtimes(b.dir, time.Time{}, time.Now().Add(-settleAfter))) // nobody is filling it
 		b.run()
 		b.calls("answered", "CDS complete", cdsSynced, noLDS, ldsSynced, "RDS put [r] remove [former]", noSRDS, srdsSynced)
 	})
@@ -277,11 +377,60 @@ func TestResourceMayMoveFromFileToFile(t *testing.T) {
 	})
 }
 
-func TestFirstLoadWithADuplicateServesTheFirstFile(t *testing.T) {
-	on(t, map[string]string{"a.yaml": cluster("a"), "b.yaml": cluster("a")}, func(b *bench) {
+// A network volume may answer nothing for hours.
+func TestDirectoryThatHangsStopsNothing(t *testing.T) {
+	on(t, map[string]string{"a.yaml": cluster("a")}, func(b *bench) {
+		answers := make(chan struct{})
+		var hangs atomic.Bool
+		b.source.readDir = func(dir string) ([]os.DirEntry, error) {
+			if hangs.Load() {
+				<-answers
+			}
+			return os.ReadDir(dir)
+		}
+		hangs.Store(true)
 		b.run()
-		b.calls("answered", "CDS put [a]")
-		b.errors(map[string]string{"b.yaml": `b.yaml:1: CDS "a" is in a.yaml:1 too`})
+		time.Sleep(time.Minute)
+		b.calls()
+		if err := b.source.Status().Err; err == nil || !strings.Contains(err.Error(), "is it on a volume that hangs?") {
+			t.Errorf("the status says %v", err)
+		}
+		answers <- struct{}{} // it was only slow
+		hangs.Store(false)
+		time.Sleep(freshFor)
+		b.settle()
+		b.calls("answered", "CDS put [a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+		if err := b.source.Status().Err; err != nil {
+			t.Error(err)
+		}
+		b.write("a.yaml", cluster("b"))
+		b.calls("CDS put [b] complete")
+		hangs.Store(true)
+		time.Sleep(time.Minute)
+		b.calls()
+		if n := strings.Count(b.log.String(), "a volume that hangs"); n != 2 {
+			t.Errorf("%d lines of the log:\n%s", n, b.log)
+		}
+		b.stop() // at once
+		close(answers)
+	})
+}
+
+// A scan may always take longer than is usual.
+func TestASlowDirectoryIsServedAndChanges(t *testing.T) {
+	on(t, map[string]string{"a.yaml": cluster("a")}, func(b *bench) {
+		b.source.readDir = func(dir string) ([]os.DirEntry, error) {
+			time.Sleep(8 * time.Second)
+			return os.ReadDir(dir)
+		}
+		b.run()
+		time.Sleep(time.Minute)
+		b.calls("answered", "CDS put [a] complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
+		b.write("a.yaml", cluster("b"))
+		time.Sleep(time.Minute)
+		b.calls("CDS put [b] complete")
+		b.stop()
+		time.Sleep(8 * time.Second) // the last scan ends
 	})
 }
 
@@ -299,10 +448,12 @@ func TestDirectoryThatVanishesKeepsWhatWasServed(t *testing.T) {
 		check(b, os.Rename(filepath.Join(filepath.Dir(b.dir), "away"), b.dir))
 		b.calls()
 		b.write("a.yaml", cluster("b"))
-		b.calls("CDS put [b] complete")
+		b.calls("CDS put [b]")
 		if err := b.source.Status().Err; err != nil {
 			b.Fatal(err)
 		}
+		time.Sleep(settleAfter)
+		b.calls("CDS put [b] complete")
 	})
 }
 
@@ -350,7 +501,7 @@ func TestSecondRunStillHasTheLastGoodContent(t *testing.T) {
 }
 
 func TestOtherFilesAreIgnoredWithOneWarning(t *testing.T) {
-	on(t, map[string]string{"README.md": "hello", ".hidden.yaml": "nonsense", "..dots.yaml": "nonsense", "sub/a.yaml": cluster("a")}, func(b *bench) {
+	on(t, map[string]string{"README.md": "hello", ".hidden.yaml": "nonsense", "..dots.yaml": "nonsense", "sub/a.yaml": cluster("a"), "none.yaml": "resources: []"}, func(b *bench) {
 		check(b, syscall.Mkfifo(filepath.Join(b.dir, "pipe.yaml"), 0o600))
 		b.run()
 		b.calls("answered", "CDS complete", cdsSynced, noLDS, ldsSynced, noSRDS, srdsSynced)
@@ -359,8 +510,8 @@ func TestOtherFilesAreIgnoredWithOneWarning(t *testing.T) {
 			b.Fatalf("%d warnings, want 2:\n%s", got, b.log)
 		}
 		files := b.source.Status().Files
-		if len(files) != 2 || files[0].Name != "README.md" || files[0].Ignored != "files with this extension are not read" ||
-			files[1].Name != "pipe.yaml" || files[1].Ignored != "not a regular file" {
+		if len(files) != 3 || files[0].Name != "README.md" || files[0].Ignored != "files with this extension are not read" ||
+			files[2].Name != "pipe.yaml" || files[2].Ignored != "not a regular file" {
 			b.Fatalf("got %+v", files)
 		}
 	})
@@ -370,7 +521,7 @@ func TestOversizedFileIsRejected(t *testing.T) {
 	on(t, map[string]string{"a.yaml": cluster("a"), "big.yaml": cluster("b") + strings.Repeat("#", 1000)}, func(b *bench) {
 		b.source.limit = 1000
 		b.run()
-		b.calls("answered", "CDS put [a]")
+		b.calls()
 		b.errors(map[string]string{"big.yaml": "big.yaml: larger than the limit of 1000 bytes"})
 	})
 }
@@ -513,11 +664,11 @@ func TestUnchangedFilesAreReadAgainOnlyNowAndThen(t *testing.T) {
 	put("one")
 	var parsed uint64
 	known := false
-	s := &scanner{dir: dir, limit: 100, parsed: func(string) (uint64, bool) { return parsed, known }}
+	s := &scanner{dir: dir, limit: 100, readDir: os.ReadDir, parsed: func(string) (uint64, bool) { return parsed, known }}
 	look := func() observed {
-		p, _, err := s.scan()
-		check(t, err)
-		return p[0]
+		result := s.scan(t.Context())
+		check(t, result.err)
+		return result.pass[0]
 	}
 	first := look()
 	parsed, known = first.hash, true

@@ -29,9 +29,17 @@ type member struct {
 // set holds the files of a directory. No resource is in the served contents of two files.
 type set map[string]*member
 
-// load returns the set after a pass. The receiver does not change.
-func (s set) load(p pass, now time.Time) set {
+// load returns the set after a pass. While the directory settles, a file that is gone is kept. The receiver does not change.
+func (s set) load(p pass, now time.Time, settling bool) set {
 	next := make(set, len(p))
+	for name, m := range s {
+		if settling && m.served != nil {
+			gone := *m
+			gone.seen = observed{name: name, err: errGone} // so that it is read when it is back
+			gone.parsed, gone.err = nil, &ParseError{File: name, Err: errGone}
+			next[name] = &gone
+		}
+	}
 	for _, o := range p {
 		m := &member{}
 		if previous := s[o.name]; previous != nil {
@@ -150,10 +158,14 @@ func (s set) resources() map[string][]*xds.Resource {
 	return byType
 }
 
-func (s set) errors() []error {
+// errGone is that of a file that is kept.
+var errGone = fmt.Errorf("it is gone; its resources stay in use until no file has come or gone for %s, since the directory was away or empty", settleAfter)
+
+// neverValid returns the errors of the files that have no content.
+func (s set) neverValid() []error {
 	var errs []error
 	for _, name := range s.names() {
-		if m := s[name]; m.err != nil {
+		if m := s[name]; m.served == nil {
 			errs = append(errs, m.err)
 		}
 	}

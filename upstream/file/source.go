@@ -9,8 +9,11 @@
 // The source sends everything it has, whether or not it is subscribed to. A TTL starts with each sending.
 //
 // A file that cannot be read, or that repeats a resource of another file, changes nothing: its last valid content
-// stays in use, and its error says where and why. A directory that cannot be read removes nothing, and nothing is
-// removed while some file has never had valid content. The source polls the directory and hashes its files, which
+// stays in use, and its error says where and why. The source answers when each file is valid or has a last valid
+// content; later, nothing is removed while some file has never had valid content. A directory that cannot be read,
+// or has no file, answers nobody and removes nothing, since a volume that is not mounted looks like that: a file with
+// "resources: []" says that there are none. When it is back, what it lacks is removed when no file came or went for
+// settleAfter, and so is, in a directory that is being filled at the start, what earlier runs had. The source polls the directory and hashes its files, which
 // detects every way of changing a file, including Kubernetes' exchange of "..data". A change is loaded when two
 // scans in a row found the same content.
 //
@@ -23,12 +26,15 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/internal/wake"
+	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
 )
@@ -43,12 +49,30 @@ const (
 	maxRechecks = 40
 	// maxFileBytes is the maximum size of a file.
 	maxFileBytes = 256 << 20
+	// freshFor is how long no file must have come or gone in a directory in which something was made or deleted lately
+	// before it is taken for whole at the start: somebody may be copying it file by file.
+	freshFor = time.Second
+	// settleAfter is how long no file must have come or gone before what the directory lacks is removed, after it was away
+	// or empty, and at the start if it is filled at that time.
+	settleAfter = 10 * time.Second
 )
 
+// Config configures a Source.
+type Config struct {
+	Dir string
+	// StartWithProblemsAfter is how long after the start the source answers although some files were never valid: they
+	// are left out. 0 means never.
+	StartWithProblemsAfter time.Duration
+	Log                    *slog.Logger
+}
+
 type Source struct {
-	dir   string
+	cfg   Config
 	limit int64 // maxFileBytes, except in tests
-	log   *slog.Logger
+	// readDir is os.ReadDir, except in tests.
+	readDir func(string) ([]os.DirEntry, error)
+	log     *slog.Logger
+	began   time.Time // when Run was first called; its own
 
 	// mu guards the fields that Status reads. Only Run writes files, and a set that is stored never changes.
 	mu     sync.Mutex
@@ -64,31 +88,49 @@ type Source struct {
 var _ upstream.Source = (*Source)(nil)
 
 // New returns the source of a directory.
-func New(dir string, log *slog.Logger) *Source {
-	s := &Source{dir: dir, limit: maxFileBytes, files: set{}, nacked: make(map[string]error)}
-	s.log = log.With("upstream", s.Name())
+func New(cfg Config) *Source {
+	s := &Source{cfg: cfg, limit: maxFileBytes, readDir: os.ReadDir, files: set{}, nacked: make(map[string]error)}
+	s.log = cfg.Log.With("upstream", s.Name())
 	return s
 }
 
-func (s *Source) Name() string { return "file:" + s.dir }
+func (s *Source) Name() string { return "file:" + s.cfg.Dir }
 
-// Run writes to the state until ctx ends. Before it has called answered it also ends, with an error, if the
-// directory or all of its files cannot be read: then another source may be preferred, and the caller tries again.
+// scanner returns a scanner of the directory; parsed is that of scanner.
+func (s *Source) scanner(parsed func(name string) (uint64, bool)) *scanner {
+	return &scanner{dir: s.cfg.Dir, limit: s.limit, readDir: s.readDir, parsed: parsed}
+}
+
+// parsed is that of a set. A scan that hangs may call it at any time.
+func (s *Source) parsed(name string) (hash uint64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.files.parsed(name)
+}
+
+// TakeLocks takes and releases the lock, for a watchdog.
+func (s *Source) TakeLocks() { watchdog.Lock(&s.mu) }
+
+// Run writes to the state until ctx ends. Before it has called answered it also ends, with an error (upstream.NotReady),
+// if the directory cannot be read or a file is not valid: then another source may be preferred, and the caller tries again.
 // Later such a failure is logged and returned by Status, the resources in the state stay, and Run continues to
 // scan. Valid contents are remembered from one Run to the next.
 func (s *Source) Run(ctx context.Context, state upstream.State, answered func() error) error {
 	r := &run{
 		source: s, state: state, answered: answered,
-		scanner: &scanner{
-			dir: s.dir, limit: s.limit,
-			parsed: func(name string) (uint64, bool) { return s.files.parsed(name) },
-		},
+		scanner:  s.scanner(s.parsed),
 		applied:  make(map[string]map[string]string),
 		recalled: make(map[string]bool),
 		synced:   make(map[string]bool),
 	}
+	if s.began.IsZero() {
+		s.began = time.Now()
+	}
 	for {
-		wait, err := r.scanOnce()
+		wait, err := r.scanOnce(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.Name(), err)
 		}
@@ -109,6 +151,11 @@ type run struct {
 	changing          int
 	// scannedAt is the start of the last scan whose result was sent to the state.
 	scannedAt time.Time
+	// renamedAt is when a scan last found other files than the one before, by their names: somebody who copies a
+	// directory makes new ones, and somebody who writes the same ones again and again does not.
+	renamedAt time.Time
+	// settling is set until no file has come or gone for settleAfter: what the directory lacks is kept.
+	settling bool
 	// applied holds the resources that this run applied: type URL → name → version.
 	applied map[string]map[string]string
 	// recalled holds the types whose applied includes those of earlier runs, synced those of Synced.
@@ -117,27 +164,39 @@ type run struct {
 }
 
 // scanOnce scans the directory, writes changes to the state, and returns the pause until the next scan.
-func (r *run) scanOnce() (time.Duration, error) {
+func (r *run) scanOnce(ctx context.Context) (time.Duration, error) {
 	s := r.source
 	start := time.Now()
-	p, ignored, err := r.scanner.scan()
-	s.directory(ignored, err)
+	result := r.scanner.scan(ctx)
+	p, err := result.pass, result.err
+	s.directory(result.ignored, err, r.answeredOnce)
+	if errors.Is(err, userfile.ErrSlow) {
+		return 0, nil
+	}
 	if err != nil {
 		r.previous = nil
 		if !r.answeredOnce {
-			return 0, err
+			return 0, r.notReady(nil, err)
 		}
+		r.settling = true
 		return interval, nil
 	}
 	previous := r.previous
 	r.previous = p
+	if previous == nil || !p.sameNames(previous) {
+		r.renamedAt = start
+	}
+	quiet := start.Sub(r.renamedAt)
+	if quiet >= settleAfter && r.settling {
+		r.settling, r.current = false, nil // what was kept is removed
+	}
 	switch {
 	case r.current != nil && p.same(r.current):
 		r.changing = 0
 		if r.answeredOnce && r.scannedAt.Before(r.state.RequestAgain()) {
 			clear(r.synced) // so that everything is sent once more
 			r.scannedAt = start
-			r.apply(s.files.resources(), s.files.complete(), start)
+			r.apply(s.files.resources(), s.files.complete() && !r.settling, start)
 		}
 		return interval, nil
 	case previous != nil && p.same(previous):
@@ -148,8 +207,45 @@ func (r *run) scanOnce() (time.Duration, error) {
 		return interval / recheckShare, nil
 	}
 	r.changing = 0
+	if !r.answeredOnce {
+		if wait := freshFor - max(quiet, r.scanner.age()); wait > 0 {
+			return min(wait, interval), nil
+		}
+		r.settling = r.scanner.age() < settleAfter && r.isHeld()
+	}
 	r.current, r.scannedAt = p, start
 	return interval, r.load(p)
+}
+
+// isHeld reports whether the state has resources of an earlier run.
+func (r *run) isHeld() bool {
+	return slices.ContainsFunc(xds.Types(), func(typeURL string) bool {
+		for _, version := range r.state.Cached(r.source.Name(), typeURL) {
+			if version != "" {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// notReady returns why nothing is answered yet, after a pass, nil for a directory that cannot be read.
+func (r *run) notReady(p pass, why error) error {
+	scan := r.source.scanner(func(string) (uint64, bool) { return 0, false })
+	return upstream.NotReady(why, func(ctx context.Context) {
+		for wake.Sleep(ctx, interval) {
+			switch next := scan.scan(ctx); {
+			case p == nil && text(next.err) != why.Error(), p != nil && (next.err != nil || !next.pass.same(p)), p != nil && r.source.late():
+				return
+			}
+		}
+	})
+}
+
+// late reports whether the start waits no longer for files that are not valid.
+func (s *Source) late() bool {
+	after := s.cfg.StartWithProblemsAfter
+	return after > 0 && time.Since(s.began) >= after
 }
 
 // onlyStable returns the pass with the files that changed since the previous pass marked as unreadable.
@@ -165,7 +261,7 @@ func (p pass) onlyStable(previous pass) pass {
 }
 
 // directory records the ignored files and the error of a scan, and logs changes of them.
-func (s *Source) directory(ignored map[string]string, err error) {
+func (s *Source) directory(ignored map[string]string, err error, answered bool) {
 	s.mu.Lock()
 	previous, known := s.dirErr, s.ignored
 	s.dirErr = err
@@ -179,8 +275,10 @@ func (s *Source) directory(ignored map[string]string, err error) {
 		}
 	}
 	switch {
-	case err != nil && text(previous) != err.Error():
+	case err != nil && text(previous) != err.Error() && answered:
 		s.log.Error("directory cannot be read; its last content stays in use", "err", err)
+	case err != nil && text(previous) != err.Error():
+		s.log.Error("directory cannot be read: nothing is served from it until it can", "err", err)
 	case err == nil && previous != nil:
 		s.log.Info("directory can be read again")
 	}
@@ -189,22 +287,25 @@ func (s *Source) directory(ignored map[string]string, err error) {
 func (r *run) load(p pass) error {
 	s := r.source
 	now := time.Now()
-	before, after := s.files, s.files.load(p, now)
+	before, after := s.files, s.files.load(p, now, r.settling)
 	s.mu.Lock()
 	s.files, s.loaded = after, now
 	s.mu.Unlock()
 	s.report(before, after)
 	resources := after.resources()
 	if !r.answeredOnce {
-		if errs := after.errors(); len(resources) == 0 && len(errs) > 0 {
-			return errors.Join(errs...)
+		if errs := after.neverValid(); len(errs) > 0 {
+			if !s.late() {
+				return r.notReady(p, errors.Join(errs...))
+			}
+			s.log.Error("files that were never valid are left out, since they were not repaired in time (--start-with-problems-after)", "files", len(errs))
 		}
 		r.answeredOnce = true
 		if err := r.answered(); err != nil {
 			return err
 		}
 	}
-	r.apply(resources, after.complete(), now)
+	r.apply(resources, after.complete() && !r.settling, now)
 	return nil
 }
 
@@ -219,7 +320,7 @@ func (s *Source) report(before, after set) {
 		case m.err == nil:
 			s.log.Info("file is valid again", "name", name)
 		case m.served == nil:
-			s.log.Error("file not loaded; nothing is removed until it is repaired or deleted", "name", name, "err", m.err)
+			s.log.Error("file not loaded; at the start nothing is served, and later nothing is removed, until it is repaired or deleted", "name", name, "err", m.err)
 		default:
 			s.log.Error("file not loaded; its last valid content stays in use", "name", name, "err", m.err)
 		}
@@ -354,7 +455,7 @@ func (s *Source) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	status := Status{
-		Dir: s.dir, Err: s.dirErr, Loaded: s.loaded,
+		Dir: s.cfg.Dir, Err: s.dirErr, Loaded: s.loaded,
 		Complete: !s.loaded.IsZero() && s.files.complete(),
 		Rejected: maps.Clone(s.nacked),
 	}

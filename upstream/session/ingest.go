@@ -188,6 +188,7 @@ func (e *reported) Is(target error) bool {
 
 // SotW processes a SotW response and returns the update in it; an error if the type was not requested.
 func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Response, error) {
+	s.identify(resp.GetControlPlane())
 	sub, in, err := s.ingest(resp.GetTypeUrl(), resp.GetNonce(), len(resp.GetResources()))
 	if err != nil {
 		return nil, err
@@ -285,6 +286,7 @@ func (s *Session) recordAbsent(sub *subscription, update *Response, now time.Tim
 // Delta processes a Delta response and returns the update in it; an error if the type was not
 // requested.
 func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time) (*Response, error) {
+	s.identify(resp.GetControlPlane())
 	sub, in, err := s.ingest(resp.GetTypeUrl(), resp.GetNonce(), len(resp.GetResources()))
 	if err != nil {
 		return nil, err
@@ -378,8 +380,11 @@ func (r *Request) errorDetail() *statuspb.Status {
 		return nil
 	}
 	code := codes.InvalidArgument
-	if r.Type == xds.HealthType {
+	switch r.Type {
+	case xds.HealthType:
 		code = codes.Internal // as Istio's agent sends it
+	case xds.AgentReportType:
+		code = codes.OK
 	}
 	return &statuspb.Status{Code: int32(code), Message: r.NACK}
 }

@@ -56,7 +56,8 @@ const maxReasonBytes = 4 << 10
 const maxTimedOut = 64 // nonces in subscription.timedOut
 
 // UnknownVersion is sent as the version of a cached resource that this server did not issue. The
-// server then sends the resource again, or reports it removed (design.md I2).
+// server then sends the resource again, or reports it removed (design.md I2). In SotW it is sent to a
+// server whose own version is the empty one.
 const UnknownVersion = "holdfast:not-from-this-server"
 
 // Config configures a Session; zero values take the defaults.
@@ -181,7 +182,7 @@ type answer struct {
 type Request struct {
 	Type  string
 	Nonce string
-	NACK  string // the reason of a NACK, or why the workload is unhealthy (xds.HealthType); "" for none
+	NACK  string // the reason of a NACK, why the workload is unhealthy (xds.HealthType), or a report (xds.AgentReportType); "" for none
 
 	// SotW.
 	Version string
@@ -263,7 +264,11 @@ func (s *Session) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 // Forget drops the version_info of a type before its first request, because the cache may have
 // lost resources since. A server that does not answer a request with a current version would not
 // send them.
-func (s *Session) Forget(typeURL string) { delete(s.cfg.Versions, typeURL) }
+func (s *Session) Forget(typeURL string) {
+	if s.cfg.Versions[typeURL].Info != "" { // the empty one is not sent: see noVersion
+		delete(s.cfg.Versions, typeURL)
+	}
+}
 
 // Reopen reports whether the stream should be ended and another one opened, whose first request
 // of each type has the whole subscription and, in Delta, the versions of the cached resources. The
@@ -651,10 +656,11 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 		}
 		req.Names = sub.requestNames()
 		cached := s.cfg.Cached(sub.url)
-		if !s.cfg.Versions[sub.url].isCurrent(sub, req.Names, cached) {
-			req.Version = ""
+		current := s.cfg.Versions[sub.url].isCurrent(sub, req.Names, cached)
+		if !current {
+			req.Version = s.noVersion(sub.url)
 		}
-		if sub.answerable = allCached(req.Names, cached); req.Version == "" && sub.answerable {
+		if sub.answerable = allCached(req.Names, cached); !current && sub.answerable {
 			s.mustAnswer = true
 		} else if s.repeatAt.IsZero() {
 			s.repeatAt = now.Add(maxSilence)
@@ -694,6 +700,16 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 		s.cfg.Versions[sub.url] = Version{a.version, req.Names, a.contains}
 	}
 	return req, time.Time{}
+}
+
+// noVersion returns the version_info of a request that the server must answer. That is none, unless the version of the
+// server is the empty one: go-control-plane does not answer a request with a current version, and a snapshot without a
+// type has that one.
+func (s *Session) noVersion(typeURL string) string {
+	if v, acked := s.cfg.Versions[typeURL]; acked && v.Info == "" {
+		return UnknownVersion
+	}
+	return ""
 }
 
 // allCached reports whether every requested name is cached.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
@@ -37,6 +38,8 @@ import (
 //	forget T          calls Forget
 //	again             calls RequestAgain
 //	health WORD       calls Report: "ok" for healthy, anything else is the reason; every new stream is told the last one
+//	note T            calls Note with what is held back of a type, or nothing for "none"; every new stream is told the last one
+//	named NAME        the server names itself so from now on
 //	late              sets Config.ReportLate for streams that are opened
 //	hold-health D     lets new streams report no health for a time
 //	open              opens a new stream
@@ -56,7 +59,7 @@ import (
 //	after D           time passes
 //
 // The outputs of a response are "put", "remove", "complete", "refresh" (a heartbeat) and "error".
-// "report" is a report of health.
+// "report" is a report of health, "note" one of the agent.
 // "settled" is a result of Completed, "overdue" and "gone" are errors and removals of Overdue, and
 // "reopen" means that Reopen returns true. In both.txt a request is "ask T +NAME -NAME", "ack T NONCE"
 // or "nack T NONCE: reason"; in the other files every field of it is shown that is not empty.
@@ -89,6 +92,8 @@ type talk struct {
 	nacked   map[string][]string
 	rechecks map[string]int
 	health   xds.Health
+	note     xds.AgentReport
+	name     string
 	late     bool
 	holds    time.Duration
 	wanted   map[string]map[string]bool
@@ -140,6 +145,7 @@ func (tk *talk) open() {
 		},
 	})
 	tk.machine.Report(tk.health)
+	tk.machine.Note(tk.note)
 	for url, names := range tk.wanted {
 		list := slices.Collect(maps.Keys(names))
 		tk.machine.Subscribe(url, names[xds.Wildcard], slices.DeleteFunc(list, isWildcard), nil)
@@ -173,6 +179,17 @@ func (tk *talk) do(words []string) error {
 		tk.health = xds.Health{Known: true, Reason: strings.TrimPrefix(args[0], "ok")}
 		tk.machine.Report(tk.health)
 		tk.drain()
+		return nil
+	case "note":
+		tk.note = xds.AgentReport{}
+		if args[0] != "none" {
+			tk.note.HeldBack = []xds.HeldBack{{Type: args[0]}}
+		}
+		tk.machine.Note(tk.note)
+		tk.drain()
+		return nil
+	case "named":
+		tk.name = args[0]
 		return nil
 	case "hold-health":
 		d, err := time.ParseDuration(args[0])
@@ -340,9 +357,15 @@ func (st *serverType) subscribe(form xds.Form, req *Request) {
 
 // request passes a request to the server and returns how it is shown.
 func (tk *talk) request(req *Request) string {
-	if req.Type == xds.HealthType {
+	if req.Type == xds.HealthType || req.Type == xds.AgentReportType {
 		if len(req.Names)+len(req.Subscribe)+len(req.Unsubscribe)+len(req.Initial) > 0 || req.Nonce+req.Version != "" {
 			return fmt.Sprintf("%+v", req)
+		}
+		if report, err := xds.ParseAgentReport(req.NACK); req.Type == xds.AgentReportType && err == nil {
+			if len(report.HeldBack) == 0 {
+				return "note none"
+			}
+			return "note " + report.HeldBack[0].Type
 		}
 		return "report " + cmp.Or(req.NACK, "ok")
 	}
@@ -384,7 +407,7 @@ func (tk *talk) wordByWord(req *Request) []string {
 			words = append(words, key+"="+value)
 		}
 	}
-	word("version", req.Version)
+	word("version", strings.ReplaceAll(req.Version, UnknownVersion, "unissued"))
 	word("nonce", req.Nonce)
 	if tk.form == xds.SotW {
 		words = append(words, "names="+strings.Join(req.Names, ";"))
@@ -406,8 +429,9 @@ func (tk *talk) respond(typeURL string, parts []string) error {
 	nonce := fmt.Sprintf("n%d", tk.nonces)
 	st := tk.serverType(typeURL)
 	st.nonces = append(st.nonces, nonce)
-	delta := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL, Nonce: nonce}
-	sotw := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, Nonce: nonce, VersionInfo: fmt.Sprintf("v%d", tk.nonces)}
+	from := &corev3.ControlPlane{Identifier: tk.name}
+	delta := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL, Nonce: nonce, ControlPlane: from}
+	sotw := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL, Nonce: nonce, VersionInfo: fmt.Sprintf("v%d", tk.nonces), ControlPlane: from}
 	for _, part := range parts {
 		switch {
 		case strings.HasPrefix(part, "v="):

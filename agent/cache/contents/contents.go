@@ -207,6 +207,13 @@ type PutResult struct {
 // BeginUpdate begins an update: the resources that are put from now on belong to it.
 func (t *Type) BeginUpdate() { t.updates++ }
 
+// InUpdate records that the present update has a resource that is not put.
+func (t *Type) InUpdate(name string) {
+	if e := t.entries[name]; e != nil {
+		e.update = t.updates
+	}
+}
+
 // NotInUpdate yields the entries that the last update did not put, by name, in no order.
 func (t *Type) NotInUpdate() iter.Seq2[string, *Entry] {
 	return func(yield func(string, *Entry) bool) {

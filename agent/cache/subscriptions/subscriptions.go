@@ -16,6 +16,7 @@ package subscriptions
 import (
 	"iter"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/wake"
@@ -54,6 +55,23 @@ func (u *Union) Of(typeURL string) *Names {
 		u.types[typeURL] = n
 	}
 	return n
+}
+
+// Forget forgets a type, unless something of it is subscribed to or a View has returned it as subscribed to, and reports whether it
+// did. Its Names must not be used any more then.
+func (u *Union) Forget(typeURL string) bool {
+	if n := u.types[typeURL]; n == nil || len(n.clients)+len(n.clusters)+len(n.leases) > 0 {
+		return false
+	}
+	for v := range u.views {
+		for k := range v.reported {
+			if k.Type == typeURL {
+				return false
+			}
+		}
+	}
+	delete(u.types, typeURL)
+	return true
 }
 
 // Has reports whether a name is subscribed to.
@@ -195,6 +213,18 @@ func (n *Names) Count() (clients, leased int) {
 
 // InUse reports whether a client or a cluster needs a name, so that it is not only leased.
 func (n *Names) InUse(name string) bool { return n.clients[name] > 0 || n.clusters[name] > 0 }
+
+// Covers reports whether a resource is subscribed to by its name, by an alias or as a member of a glob collection. r is the resource,
+// nil for none.
+func (n *Names) Covers(name string, r *xds.Resource) bool {
+	if n.Has(name) {
+		return true
+	}
+	if glob := xds.CollectionOf(name); glob != "" && n.Has(glob) {
+		return true
+	}
+	return r != nil && slices.ContainsFunc(r.Aliases(), n.Has)
+}
 
 // SubscribedOrLeased reports whether a client subscribes to a name, or a lease stands for one that
 // did.

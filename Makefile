@@ -139,10 +139,11 @@ before := bin/holdfast-$(released) bin/holdfast-mesh-$(released)
 
 previous: $(before) ## build the last release, for the tests of upgrades and downgrades
 
+# Without our tags: the code of then may call what they leave out.
 bin/holdfast-$(released):
-	test/previous/build $(released) $@ holdfast
+	GOFLAGS='-trimpath -buildvcs=false' test/previous/build $(released) $@ holdfast
 bin/holdfast-mesh-$(released):
-	test/previous/build $(released) $@ holdfast-mesh
+	GOFLAGS='-trimpath -buildvcs=false' test/previous/build $(released) $@ holdfast-mesh
 
 prometheus: $(if $(filter $(prometheus_fetched),$(PROMETHEUS)),$(prometheus_fetched)) ## put Prometheus into .peers/: that of PATH, or Debian's
 	@"$(PROMETHEUS)/promtool" --version
@@ -246,7 +247,7 @@ page: build envoy browser bin/gotestsum ## the page in a browser: with Chromium 
 	$(call in-each,test/page,$(call gotest,-count=1 -timeout 30m ./...))
 
 peers: build envoy $(if $(SHORT),,previous) spire bin/gotestsum ## holdfast between programs of others: go-control-plane, grpc-go, SPIRE, istiod, etcd, OpenTelemetry
-	$(call in-each,$(peers),$(flags_of) $(call gotest,$(SHORT) -count=1 -timeout $(if $(SHORT),15m,30m) ./...))
+	$(call in-each,$(peers),$(flags_of) $(call gotest,$(SHORT) -count=1 -timeout $(if $(SHORT),25m,30m) ./...))
 
 peers-short: ## the same without what takes long
 	@$(MAKE) --no-print-directory peers SHORT=-short

@@ -296,14 +296,6 @@ func TestMesh_whatIsNotThereYet(t *testing.T) {
 			}
 			return nil
 		},
-		"A snapshot of a directory on disk.": func() error {
-			for _, file := range files(t, filepath.Join(moduleRoot(t), "mesh/config/dir"), ".go") {
-				if text := read(t, file); !strings.HasSuffix(file, "_test.go") && (strings.Contains(text, "atomicfile") || strings.Contains(text, "os.WriteFile")) {
-					return fmt.Errorf("%s writes files", file)
-				}
-			}
-			return nil
-		},
 		"DNS.": func() error {
 			for _, file := range files(t, filepath.Join(moduleRoot(t), "mesh"), ".go") {
 				if strings.Contains(read(t, file), "NameTable") {

@@ -51,6 +51,9 @@ func Exit(stderr io.Writer, program string, err error) int {
 	case errors.Is(err, ErrReported):
 		return ExitFailed
 	}
+	if written, is := errors.AsType[exited](err); is {
+		return written.code
+	}
 	_, _ = fmt.Fprintf(stderr, "%s: %s\n", program, strings.TrimSpace(err.Error()))
 	if errors.As(err, &failure{}) {
 		return ExitFailed
@@ -58,9 +61,13 @@ func Exit(stderr io.Writer, program string, err error) int {
 	return ExitUsage
 }
 
+// Begin is called first by each program, before it uses gRPC.
+func Begin() { logGRPC() }
+
 // Main runs the command line of the process until SIGTERM or SIGINT ends its context, and exits with the code that execute
 // returns.
 func Main(execute func(ctx context.Context, stdout, stderr io.Writer, args []string) int) {
+	Begin()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	code := execute(ctx, os.Stdout, os.Stderr, os.Args[1:])
 	stop()

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/holdfast-xds/holdfast/internal/logqueue"
 )
 
 func TestAnErrorHasItsExitCode(t *testing.T) {
@@ -113,5 +115,48 @@ func TestTheFlagsOfTheLog(t *testing.T) {
 		if !strings.Contains(out.String(), want) || want == "" && out.Len() > 0 {
 			t.Errorf("%s: %q, want %q", args, out.String(), want)
 		}
+	}
+}
+
+// What a service writes to its queue, and the error that ends it, come to standard error; the error leads to its exit code
+// and is written once.
+func TestAServiceEndsWithItsErrorInTheLog(t *testing.T) {
+	quiet := errors.New("not to be written")
+	for _, row := range []struct {
+		name string
+		err  error
+		code int
+		said string
+	}{
+		{"well", nil, ExitOK, "a line\n"},
+		{"failed", Failed(errors.New("no file")), ExitFailed, "a line\nprogram: no file\n"},
+		{"of usage", errors.New("--a: want b"), ExitUsage, "a line\nprogram: --a: want b\n"},
+		{"silent", quiet, ExitUsage, "a line\nprogram: not to be written\n"}, // by Exit, unless the caller keeps it from it
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var out bytes.Buffer
+			err := Service("program", &out, func(err error) bool { return errors.Is(err, quiet) }, func(q *logqueue.Queue) error {
+				_, _ = io.WriteString(q.From(Own), "a line\n")
+				return row.err
+			})
+			if !errors.Is(err, row.err) {
+				t.Errorf("%v, want %v", err, row.err)
+			}
+			if code := Exit(&out, "program", err); code != row.code || out.String() != row.said {
+				t.Errorf("%d %q, want %d %q", code, out.String(), row.code, row.said)
+			}
+		})
+	}
+}
+
+// Errors of gRPC are warnings of the log, in its format.
+func TestErrorsOfGRPCAreInTheLog(t *testing.T) {
+	var out bytes.Buffer
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	slog.SetDefault(NewLog(&out, slog.LevelInfo, true))
+	_, _ = grpcErrors{}.Write([]byte("2026/01/02 03:04:05 ERROR: [core] it broke\n"))
+	if !strings.Contains(out.String(), `"level":"WARN","msg":"gRPC: [core] it broke"}`) {
+		t.Error(out.String())
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
@@ -46,6 +47,8 @@ type Config struct {
 	// Version is shown by a metric.
 	Version string
 	Log     *slog.Logger
+	// Output counts the lines of the log that were not written; nil for none.
+	Output prometheus.Collector
 }
 
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
@@ -103,6 +106,9 @@ func New(c Config) (*Injector, error) {
 	host := c.Service + "." + c.Namespace + ".svc" // as the API server calls it
 	p := policy{names: pki.Names{DNS: []string{host}}, caLifetime: c.CALifetime, certLifetime: c.CertLifetime}
 	m := newMetrics(c.Version)
+	if c.Output != nil {
+		m.registry.MustRegister(c.Output)
+	}
 	return &Injector{cfg: c, metrics: m, sync: newSynchronizer(k, p, c.Namespace, c.Secret, c.WebhookConfiguration, m, c.Log)}, nil
 }
 

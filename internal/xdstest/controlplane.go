@@ -188,6 +188,17 @@ func (cp *ControlPlane) Remove(typeURL string, names ...string) {
 	cp.signal.raise()
 }
 
+// Names returns the names of the desired state, by type URL.
+func (cp *ControlPlane) Names() map[string][]string {
+	cp.mu.Lock()
+	defer cp.mu.Unlock()
+	out := make(map[string][]string)
+	for typeURL, of := range cp.state {
+		out[typeURL] = slices.Sorted(maps.Keys(of))
+	}
+	return out
+}
+
 // Resend answers every subscription of the types again, completely, although nothing has changed. No
 // types mean all.
 func (cp *ControlPlane) Resend(typeURLs ...string) {

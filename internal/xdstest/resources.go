@@ -12,8 +12,10 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	aggregatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/aggregate/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	runtimev3 "github.com/envoyproxy/go-control-plane/envoy/service/runtime/v3"
@@ -60,6 +62,17 @@ func StaticCluster(name string, endpoints ...string) *clusterv3.Cluster {
 	}
 }
 
+// AggregateCluster builds a cluster that consists of others: the first of which an endpoint is healthy is used.
+func AggregateCluster(name string, clusters ...string) *clusterv3.Cluster {
+	return &clusterv3.Cluster{
+		Name:     name,
+		LbPolicy: clusterv3.Cluster_CLUSTER_PROVIDED,
+		ClusterDiscoveryType: &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
+			Name: "envoy.clusters.aggregate", TypedConfig: Pack(&aggregatev3.ClusterConfig{Clusters: clusters}),
+		}},
+	}
+}
+
 // CLA builds the endpoints of a cluster, each "IP:port". It panics on another form.
 func CLA(cluster string, endpoints ...string) *endpointv3.ClusterLoadAssignment {
 	cla := &endpointv3.ClusterLoadAssignment{ClusterName: cluster}
@@ -93,6 +106,18 @@ func LocalizedCLA(cluster string, endpoints ...string) *endpointv3.ClusterLoadAs
 	cla.Endpoints[0].Locality = &corev3.Locality{Region: "here"}
 	cla.Endpoints[0].LoadBalancingWeight = wrapperspb.UInt32(1)
 	return cla
+}
+
+// TCPListener builds a listener on the loopback address whose connections go to a cluster.
+func TCPListener(name string, port uint32, cluster string) *listenerv3.Listener {
+	proxy := &tcpv3.TcpProxy{StatPrefix: name, ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster}}
+	return &listenerv3.Listener{
+		Name:    name,
+		Address: address(Loopback, port),
+		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
+			Name: "envoy.filters.network.tcp_proxy", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: Pack(proxy)},
+		}}}},
+	}
 }
 
 // Listener builds an HTTP listener on the loopback address with the route configuration routeName from

@@ -79,9 +79,18 @@ var alertCases = []alertCase{
 		"The control plane does not provide 2 EDS that the Envoy of web-1 asks for"},
 	{"HoldfastResourcesMissing", "15m", []string{`holdfast_resource_errors{POD,type="EDS"} 0x20`}, "", ""},
 
-	{"HoldfastRemovalsHeldBack", "1m", []string{`holdfast_withheld_removals{POD,type="CDS"} 40x5`}, "POD type=CDS",
-		"40 CDS removals look like an accident and are held back in web-1"},
-	{"HoldfastRemovalsHeldBack", "1m", []string{`holdfast_withheld_removals{POD,type="CDS"} 0x5`}, "", ""},
+	{"HoldfastRemovalsHeldBack", "15m", []string{ // one alert for two pods, each with two types
+		`holdfast_withheld_removals{pod="a",type="CDS"} 40x20`, `holdfast_withheld_removals{pod="a",type="EDS"} 4x20`, `holdfast_withheld_removals{pod="b",type="CDS"} 40x20`,
+		`holdfast_withheld_removals{pod="c",type="CDS"} 0x20`,
+		`holdfast_upstream_active{pod="a",upstream="u:1"} 1x20`, `holdfast_upstream_active{pod="a",upstream="v:1"} 0x20`, `holdfast_upstream_active{pod="b",upstream="u:1"} 1x20`,
+		`holdfast_upstream_active{pod="c",upstream="u:1"} 1x20`,
+	}, "upstream=u:1", "The control plane u:1 removed or emptied what 2 agents have, and has not confirmed that; they keep it"},
+	{"HoldfastRemovalsHeldBack", "15m", []string{ // it removes everything again and again
+		`holdfast_withheld_removals{POD,type="CDS"} 40 0 40 0 40 0 40 0 40 0 40 0 40 0 40 0 40 0`, `holdfast_upstream_active{POD,upstream="u:1"} 1x20`,
+	}, "upstream=u:1", "The control plane u:1 removed or emptied what 1 agents have, and has not confirmed that; they keep it"},
+	{"HoldfastRemovalsHeldBack", "6m", []string{ // it confirms it after a minute
+		`holdfast_withheld_removals{POD,type="CDS"} 0 40 40 0x20`, `holdfast_upstream_active{POD,upstream="u:1"} 1x20`,
+	}, "", ""},
 
 	{"HoldfastUpdatesSlow", "20m", []string{
 		`holdfast_push_latency_seconds_bucket{pod="a",type="CDS",le="10"} 0x30`, `holdfast_push_latency_seconds_bucket{pod="a",type="CDS",le="30"} 0+1x30`,

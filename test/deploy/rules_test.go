@@ -383,8 +383,8 @@ func TestTheHardenedComponentReachesTheAgent(t *testing.T) {
 				continue
 			}
 			key := d.setting(t, c, "state-key-file")
-			if got := d.setting(t, c, "max-removal-percent") != "" && d.setting(t, c, "max-stale") != "" && key != ""; got != hardened {
-				t.Errorf("%s: guards and key are set: %t", d.name, got)
+			if got := d.setting(t, c, "max-stale") != "" && key != ""; got != hardened {
+				t.Errorf("%s: the guard and the key are set: %t", d.name, got)
 			}
 			mounted := slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
 				return strings.HasPrefix(key, m.MountPath+"/") && m.Name == "state-key"

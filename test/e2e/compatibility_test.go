@@ -214,7 +214,7 @@ func TestCommandsOfOneVersionWorkAtAnAgentOfTheOther(t *testing.T) {
 			{"rollback --to " + before, 0, nil},
 			{"status", 0, []string{"rolled back"}},
 			{"resume", 0, nil},
-			{"resume", 1, []string{"nothing is held back or frozen"}},
+			{"resume", 1, []string{"nothing is ", "frozen", "held back"}},
 			{"export --seed " + w.path("web.seed"), 0, []string{"RDS: 1"}},
 			{"drain", 0, nil},
 			{"undrain", 0, nil},
@@ -291,13 +291,14 @@ func TestAStateOfALaterFormatIsSetAside(t *testing.T) {
 
 	w.runAgent()
 	aside := state[0] + ".future"
-	w.check(testbed.Eventually(limit, func() error {
+	want := fmt.Sprintf("written by a later version of holdfast: its format is %d, this one reads %d", later[format], written[format])
+	w.check(w.agent.Wait(limit, func() error {
+		if !strings.Contains(w.log(), want) {
+			return fmt.Errorf("the agent does not say %q", want)
+		}
 		_, err := os.Stat(aside)
 		return err
 	}))
-	if want := fmt.Sprintf("written by a later version of holdfast: its format is %d, this one reads %d", later[format], written[format]); !strings.Contains(w.log(), want) {
-		t.Errorf("the agent does not say %q\n%s", want, w.agent.Tail(20))
-	}
 	c := w.scripted()
 	c.Subscribe(xds.RouteType, "ingress")
 	time.Sleep(time.Second) // nothing can be shown to come but by waiting

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -120,10 +121,20 @@ func TestTheLevelOfTheLogChangesWhileTheAgentRuns(t *testing.T) {
 			if code != 0 || !strings.Contains(out, "the log level is "+level+", and was ") {
 				w.Errorf("loglevel %s exits with %d and says %q", level, code, out)
 			}
-			before := strings.Count(w.agent.Tail(10_000), "level=DEBUG msg=response")
+			responses := func() int { return strings.Count(w.log(), "level=DEBUG msg=response") }
+			before := responses()
 			w.cp.Set(xdstest.Route("ingress", map[string]string{"debug": "c2", "warn": "c1"}[level]))
 			w.serves(map[string]string{"debug": "v2", "warn": "v1"}[level])
-			if after := strings.Count(w.agent.Tail(10_000), "level=DEBUG msg=response"); (after > before) != (level == "debug") {
+			if level == "debug" {
+				w.check(w.agent.Wait(limit, func() error {
+					if responses() == before {
+						return errors.New("at the level debug, no responses are logged")
+					}
+					return nil
+				}))
+				continue
+			}
+			if after := responses(); after > before {
 				w.Errorf("at the level %s, %d responses are logged", level, after-before)
 			}
 		}

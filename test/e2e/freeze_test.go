@@ -233,7 +233,7 @@ func TestCommandsSayWhatIsWrong(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"resume"}, "nothing is held back or frozen"},
+		{[]string{"resume"}, "nothing is frozen or held back after crashes of Envoy"},
 		{[]string{"freeze", "XDS"}, `unknown type "XDS": want CDS, EDS`},
 		{[]string{"freeze", "--reason", strings.Repeat("x", 300)}, "want at most 200"},
 		{[]string{"freeze", "--reason", "a\nb"}, "control characters"},

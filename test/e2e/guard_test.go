@@ -50,12 +50,14 @@ func (w *filed) writeMesh() {
 	}
 }
 
-// moveAway moves all files to a folder beside the directory.
+// moveAway moves all files to a folder beside the directory, and leaves one which says that there is nothing: without it nothing
+// would be removed at all.
 func (w *filed) moveAway() {
 	w.Helper()
 	w.check(os.MkdirAll(w.path("away"), 0o700))
 	files, err := filepath.Glob(filepath.Join(w.resources, "*"))
 	w.check(err)
+	w.check(os.WriteFile(filepath.Join(w.resources, "none.yaml"), []byte("resources: []\n"), 0o600))
 	for _, f := range files {
 		w.check(os.Rename(f, filepath.Join(w.path("away"), filepath.Base(f))))
 	}
@@ -142,7 +144,7 @@ func TestWhatIsHeldBackIsServedUntilItsRemovalIsConfirmed(t *testing.T) {
 			w.serves("v1")
 			log, err := os.ReadFile(w.path("agent.log"))
 			w.check(err)
-			for _, line := range []string{"look like an accident", "requesting listeners and clusters whose removal is held back", "control plane confirmed the removals: they take effect"} {
+			for _, line := range []string{"which looks like an accident", "requesting everything again, to confirm what is held back", "control plane confirmed the removals: they take effect"} {
 				if !strings.Contains(string(log), line) {
 					t.Errorf("the log does not say %q", line)
 				}

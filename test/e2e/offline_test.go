@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -10,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -137,13 +135,11 @@ func TestADiskThatIsFullStopsNothing(t *testing.T) {
 	disk := w.path("disk")
 	w.check(os.Mkdir(disk, 0o700))
 	// A small disk, which exists for the agent alone and goes with it.
-	w.agentVia = []string{"unshare", "--mount", "sh", "-c",
-		`mount -t tmpfs -o size=256k tmpfs "$0" && exec "$@"`, disk}
+	w.agentVia = testbed.OnDisk(disk, "256k")
 	w.start("--state-dir", filepath.Join(disk, "state"))
 	w.saved()
 	traffic := testbed.StartTraffic(w.url, requestInterval)
-	inside := fmt.Sprintf("/proc/%d/root%s", w.agent.PID(), disk)
-	w.fill(filepath.Join(inside, "filler"))
+	w.check(testbed.FillDisk(w.agent.PID(), disk))
 	for i := range 200 {
 		w.cp.Set(xdstest.CLA(fmt.Sprintf("filler-%d", i), "127.0.0.1:1"))
 		w.cp.Set(xdstest.Cluster(fmt.Sprintf("filler-%d", i), ""))
@@ -153,7 +149,7 @@ func TestADiskThatIsFullStopsNothing(t *testing.T) {
 	w.storage("in memory only", func(s *admin.Storage) bool {
 		return !s.Durable && strings.Contains(s.Error, "no space left")
 	})
-	w.check(os.Remove(filepath.Join(inside, "filler")))
+	w.check(os.Remove(fmt.Sprintf("/proc/%d/root%s/filler", w.agent.PID(), disk)))
 	w.storage("on disk again", func(s *admin.Storage) bool { return s.Durable })
 	w.check(traffic.Stop())
 	w.saved()
@@ -161,22 +157,6 @@ func TestADiskThatIsFullStopsNothing(t *testing.T) {
 	w.envoy.Kill()
 	w.envoy = w.startEnvoy()
 	w.serves("v2")
-}
-
-// fill writes a file until the disk takes no more.
-func (w *world) fill(path string) {
-	w.Helper()
-	f, err := os.Create(path)
-	w.check(err)
-	defer func() { _ = f.Close() }()
-	for size := 64 << 10; size > 0; size /= 2 {
-		for err = nil; err == nil; {
-			_, err = f.Write(make([]byte, size))
-		}
-		if !errors.Is(err, syscall.ENOSPC) {
-			w.Fatal(err)
-		}
-	}
 }
 
 // storage waits until the agent says something of its disk.

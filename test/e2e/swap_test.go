@@ -20,6 +20,8 @@ func TestNoRequestFailsWhileClustersAndRoutesAreSwapped(t *testing.T) {
 		t.Run(order, func(t *testing.T) {
 			inAllForms(t, func(w *world) {
 				w.start()
+				// What was just learned is in the place of nothing (design.md I10): all clusters are known first.
+				w.knows(xds.ClusterType)
 				traffic := testbed.StartTraffic(w.url, swapInterval)
 				old := "c1"
 				for i := range 8 {

@@ -9,6 +9,7 @@ package testbed
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -97,6 +98,19 @@ func (p *Process) Alive() error {
 	default:
 		return nil
 	}
+}
+
+// Says waits until the output contains each text: a program writes its log beside what it does.
+func (p *Process) Says(limit time.Duration, texts ...string) error {
+	return p.Wait(limit, func() error {
+		log := p.Tail(math.MaxInt)
+		for _, text := range texts {
+			if !strings.Contains(log, text) {
+				return fmt.Errorf("%s does not say %q", p.Name, text)
+			}
+		}
+		return nil
+	})
 }
 
 // Wait polls until a condition holds, the process ends, or the time is up. What

@@ -109,9 +109,7 @@ func TestPatchesOfTheBootstrapReachEnvoy(t *testing.T) {
 	w.check(w.mesh.Stop(limit))
 	agent = w.startOwn("--upstream-overlay", "require", "--upstream-overlay-timeout", "1s")
 	w.bootstrapHas(taken, left)
-	if log := agent.Tail(200); !strings.Contains(log, "those of the last time are used") {
-		t.Errorf("the log does not say that the changes are old:\n%s", log)
-	}
+	w.check(agent.Says(limit, "those of the last time are used"))
 	w.check(agent.Stop(limit))
 
 	w.check(errors.Join(os.RemoveAll(w.own("envoy.yaml.upstream-overlay")), os.RemoveAll(w.own("envoy.yaml.upstream-overlay.trial"))))
@@ -137,9 +135,7 @@ func TestPatchesOfTheBootstrapReachEnvoy(t *testing.T) {
 	w.check(w.mesh.Stop(limit))
 	agent = w.startOwn("--upstream-overlay", "require", "--upstream-overlay-timeout", "1s")
 	w.bootstrapHas([]string{`"client-1"`}, []string{`"collector"`})
-	if log := agent.Tail(200); !strings.Contains(log, "those of the last time are used") {
-		t.Errorf("that there is nothing to change was forgotten:\n%s", log)
-	}
+	w.check(agent.Says(limit, "those of the last time are used")) // also that there is nothing to change
 }
 
 // An init container asks, too: without Envoy, and of two control planes the one that is there.
@@ -193,9 +189,7 @@ spec:
 		agent = w.startOwn("--upstream-overlay", "try")
 		w.bootstrapHas([]string{`"collector"`}, []string{`"deadly"`})
 		w.answers(w.request(), "200 v1")
-		if log := agent.Tail(400); !strings.Contains(log, says) {
-			t.Errorf("the log does not say %q", says)
-		}
+		w.check(agent.Says(limit, says))
 		w.check(agent.Stop(limit))
 	}
 

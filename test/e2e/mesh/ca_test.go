@@ -57,6 +57,7 @@ func TestAMeshIssuesItsOwnCertificates(t *testing.T) {
 		}
 		return fmt.Errorf("certificates %+v", s.Certificates)
 	}))
+	w.check(w.mesh.Says(limit, issued))
 	if log := w.mesh.Tail(10_000); strings.Count(log, issued) != 1 || strings.Contains(log, "PRIVATE KEY") || strings.Contains(log, "eyJ") {
 		t.Errorf("the log of holdfast-mesh:\n%s", log)
 	}

@@ -194,7 +194,7 @@ func TestNobodyIsAnsweredBeforeTheDirectoryIsRead(t *testing.T) {
 	w.mesh = p
 	w.ends(p)
 	w.problem("the directory cannot be read")
-	if err := w.ready(); err == nil || !strings.Contains(err.Error(), "not been read yet") {
+	if err := w.ready(); err == nil || !strings.Contains(err.Error(), "documents: no such file or directory") {
 		t.Errorf("ready: %v", err)
 	}
 	w.startEnvoy()

@@ -34,9 +34,7 @@ func TestAnInvalidDocumentKeepsItsLastContentAndHarmsNoOther(t *testing.T) {
 		port := w.freePort()
 		w.write("other", w.entry("other.internal", port, w.v2))
 		w.answers(w.requestTo("other.internal", port), "200 v2")
-		if log := w.mesh.Tail(100); !strings.Contains(log, "document not used") || !strings.Contains(log, "spec.http[0].route[1].weight") {
-			w.Errorf("the log does not name the document:\n%s", log)
-		}
+		w.check(w.mesh.Says(limit, "document not used", "spec.http[0].route[1].weight"))
 		w.write("route", w.route(0, 100))
 		w.write("rule", subsets("v1", "v2"))
 		w.answers(w.request(), "200 v2")

@@ -425,9 +425,7 @@ func TestAProxyBeyondTheMaximumGoesElsewhere(t *testing.T) {
 				if s := f.status(); !s.Full || s.MaxProxies != 1 || len(s.Proxies) != 1 || s.Proxies[0].Node != f.of.id {
 					t.Errorf("the status is %+v", s)
 				}
-				if log := first.process.Tail(1000); !strings.Contains(log, "as many as --max-proxies") {
-					t.Errorf("the log does not say so:\n%s", log)
-				}
+				f.check(first.process.Says(limit, "as many as --max-proxies"))
 				if late.through {
 					f.admin = second.admin
 					f.check(testbed.Eventually(limit, func() error {

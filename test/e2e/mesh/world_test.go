@@ -48,6 +48,7 @@ type world struct {
 	through bool // an agent
 	dir     string
 	program string   // run in place of the holdfast-mesh under test, unless empty
+	via     []string // a command that runs it; nil for none
 	args    []string // of holdfast-mesh serve
 	xds     string   // its address
 	admin   string
@@ -294,11 +295,17 @@ func (w *world) start() {
 // startMesh starts holdfast-mesh, and waits until it serves.
 func (w *world) startMesh() {
 	w.Helper()
-	p, err := testbed.Start("holdfast-mesh", w.path("mesh.log"), append([]string{cmp.Or(w.program, binary(w, "holdfast-mesh"))}, w.args...)...)
+	w.runMesh()
+	w.check(w.mesh.Wait(limit, w.ready))
+}
+
+// runMesh starts holdfast-mesh, which may have to wait for its documents.
+func (w *world) runMesh() {
+	w.Helper()
+	p, err := testbed.Start("holdfast-mesh", w.path("mesh.log"), slices.Concat(w.via, []string{cmp.Or(w.program, binary(w, "holdfast-mesh"))}, w.args)...)
 	w.check(err)
 	w.mesh = p
 	w.ends(p)
-	w.check(p.Wait(limit, w.ready))
 }
 
 func (w *world) ready() error {

@@ -40,7 +40,7 @@ func (w *world) endsLikeADirectOne(s store) {
 	m := newMesh(seed)
 	w.Check(s.set("0", m.resources()))
 	w.serve(s)
-	agent := w.startAgent()
+	agent := w.startAgent("--removal-confirm-after", "1s") // what looks like an accident in between, it confirms soon
 	behind := agent.Envoy("envoy", w.below)
 	w.Check(behind.Wait(limit, behind.Ready))
 

@@ -158,7 +158,7 @@ func (l *bytesLog) String() string {
 func follow(r *rig.Rig, client *etcd.Client, file string) *copied {
 	r.Helper()
 	c := &copied{Rig: r}
-	c.Source = etcd.NewSource(client, file, slog.New(slog.NewTextHandler(&c.log, nil)))
+	c.Source = etcd.NewSource(etcd.SourceConfig{Client: client, File: file, AllowEmpty: true, Log: slog.New(slog.NewTextHandler(&c.log, nil))})
 	for _, schema := range config.Schemas {
 		c.RegisterHandler(schema.Kind, c.called)
 	}

@@ -246,7 +246,7 @@ func TestAStoreThatIsRestoredWhileTheServerIsDownTakesNothingAway(t *testing.T) 
 	ctx, cancel := context.WithCancel(context.Background())
 	path := s.Path("documents.log")
 	write(t, c, entry(t, "a", "10.0.0.1"))
-	first := etcd.NewSource(c, path, discard)
+	first := etcd.NewSource(etcd.SourceConfig{Client: c, File: path, AllowEmpty: true, Log: discard})
 	ended := make(chan error)
 	go func() { ended <- first.Run(ctx) }()
 	s.Eventually(func() error {
@@ -274,7 +274,7 @@ func TestAStartServesTheFileWhileTheStoreIsAway(t *testing.T) {
 	write(t, c, entry(t, "a", "10.0.0.1"))
 	path := s.Path("documents.log")
 	ctx, cancel := context.WithCancel(context.Background())
-	first := etcd.NewSource(c, path, discard)
+	first := etcd.NewSource(etcd.SourceConfig{Client: c, File: path, AllowEmpty: true, Log: discard})
 	ended := make(chan error)
 	go func() { ended <- first.Run(ctx) }()
 	s.Eventually(func() error {

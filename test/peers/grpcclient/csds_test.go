@@ -51,7 +51,7 @@ func TestTheAgentSaysOfAClientWhatTheClientSaysOfItself(t *testing.T) {
 		cp := newControlPlane(w.Rig)
 		first, second := backend(w.Rig), backend(w.Rig)
 		cp.lead(first)
-		agent := w.startAgent([]*controlPlane{cp})
+		agent := w.startAgent([]*controlPlane{cp}, "--removal-confirm-after", "1s")
 		socket := w.Path("csds.sock")
 		c := startClient(w.Rig, "client", agent.GRPCBootstrap(), csdsVariable+"="+socket)
 		same := func() {

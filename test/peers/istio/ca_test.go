@@ -44,6 +44,7 @@ func TestIstiosAgentGetsItsCertificateFromHoldfastMesh(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
 	check(t, os.Mkdir(path("documents"), 0o700))
+	check(t, os.WriteFile(path("documents/none.yaml"), []byte("# no documents: this mesh makes certificates\n"), 0o600))
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	check(t, err)
 	der, err := x509.MarshalPKIXPublicKey(key.Public())

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -136,6 +137,7 @@ type Agent struct {
 	rig  *Rig
 	name string
 	args []string
+	disk string
 }
 
 // StartAgent starts holdfast with flags, and waits until it listens. Its sockets are named after it.
@@ -145,6 +147,39 @@ func (r *Rig) StartAgent(name string, flags ...string) *Agent {
 		"--socket", r.Path(name + ".sock"), "--admin", "unix:" + r.Path(name+"-admin.sock"), "--health", ""}, flags...)}
 	a.Restart()
 	return a
+}
+
+// StartAgentOnDisk is StartAgent with a state directory on a disk of its own of a few hundred kilobytes.
+func (r *Rig) StartAgentOnDisk(name string, flags ...string) *Agent {
+	r.Helper()
+	disk := r.Path(name + "-disk")
+	r.Check(os.Mkdir(disk, 0o700))
+	a := &Agent{rig: r, name: name, disk: disk, args: slices.Concat(testbed.OnDisk(disk, "512k"), []string{Holdfast(r), "run",
+		"--socket", r.Path(name + ".sock"), "--admin", "unix:" + r.Path(name+"-admin.sock"), "--health", "", "--state-dir", filepath.Join(disk, "state")}, flags)}
+	a.Restart()
+	return a
+}
+
+// FillDisk fills the disk of an agent that StartAgentOnDisk has started.
+func (a *Agent) FillDisk() {
+	a.rig.Helper()
+	a.rig.Check(testbed.FillDisk(a.PID(), a.disk))
+}
+
+// TakeOver lets another agent take over from this one, and waits until this one has ended.
+func (a *Agent) TakeOver() {
+	a.rig.Helper()
+	before := a.Process
+	a.args = append(a.args, "--takeover")
+	a.Restart()
+	a.rig.Check(a.Wait(Limit, func() error {
+		select {
+		case <-before.Exited():
+			return nil
+		default:
+			return errors.New("the former agent is still there")
+		}
+	}))
 }
 
 // Restart starts the agent, with the flags that it had, after a Kill or a Stop.

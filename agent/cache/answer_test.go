@@ -219,7 +219,7 @@ func TestASourceIsAskedAgainForAnUpdateThatDidNotFit(t *testing.T) {
 	if got := c.Nacked("two", xds.ClusterType); len(got) > 0 {
 		t.Errorf("another source is to be asked for %q", got)
 	}
-	problem := func() error { return c.tables[xds.ClusterType].errors[""] }
+	problem := func() error { return c.state.Existing(xds.ClusterType).Errors.Of("") }
 	if problem() == nil {
 		t.Error("nothing is said of it any more")
 	}

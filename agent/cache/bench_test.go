@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/contents"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -126,7 +127,7 @@ func TestAnEntryIsSmall(t *testing.T) {
 	if size := unsafe.Sizeof(entry{}); size > 72 {
 		t.Errorf("%d bytes", size)
 	}
-	if size := unsafe.Sizeof(onDisk{}); size > 32 {
+	if size := unsafe.Sizeof(contents.OnDisk{}); size > 32 {
 		t.Errorf("%d bytes for what is on disk of it", size)
 	}
 }

@@ -153,7 +153,7 @@ func FuzzFreeze(f *testing.F) {
 					return
 				}
 				for k, v := range before {
-					if frozen.frozen.Frozen(k) && frozen.has[k] != v {
+					if frozen.freezer.Order().Frozen(k) && frozen.has[k] != v {
 						t.Fatalf("%s: %v is %q, and was frozen as %q", when, k, frozen.has[k], v)
 					}
 				}
@@ -161,7 +161,7 @@ func FuzzFreeze(f *testing.F) {
 					if k.Type == xds.EndpointType && plain.has[k] != "" && plain.has[k] != v {
 						t.Fatalf("%s: endpoints %v are %q, and the source says %q", when, k, v, plain.has[k])
 					}
-					if frozen.frozen.Frozen(k) && before[k] == "" && xds.FullState(k.Type) {
+					if frozen.freezer.Order().Frozen(k) && before[k] == "" && xds.FullState(k.Type) {
 						t.Fatalf("%s: %v came during the freeze", when, k)
 					}
 				}
@@ -230,7 +230,7 @@ func FuzzFreeze(f *testing.F) {
 					for _, typeURL := range twinTypes {
 						u := xds.Update{Type: typeURL, Complete: xds.FullState(typeURL)}
 						for _, name := range []string{"a", "b", "c"} {
-							if r := plain.table(typeURL).Resource(name); r != nil {
+							if r := plain.state.Table(typeURL).Resource(name); r != nil {
 								u.Resources = append(u.Resources, r)
 							} else if !u.Complete {
 								u.Removed = append(u.Removed, name)

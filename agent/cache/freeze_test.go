@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/state"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -293,7 +294,7 @@ func TestAFreezeSurvivesARestart(t *testing.T) {
 				serves(t, c, xds.EndpointType, "a", "")
 				d := newDisk()
 				d.take(j)
-				for f := range c.allFacts() {
+				for f := range c.stored().AllFacts() {
 					if f.Kind == PinnedFact || f.Kind == FreezeFact {
 						t.Errorf("on disk is still %v", f)
 					}
@@ -307,8 +308,8 @@ func TestAFreezeSurvivesARestart(t *testing.T) {
 func TestAfterARestartWhatIsFrozenWaitsForTheSourceAsEver(t *testing.T) {
 	running(t, Config{}, func(t *testing.T, c *Cache) {
 		c.Restore([]Saved{kept(xds.ClusterType, "a@1")}, map[Fact]string{
-			{FreezeFact, "", ""}: (&Freeze{All: true, Since: time.Now()}).Format(), {PinnedFact, xds.ClusterType, "a"}: yes,
-			{KnownFact, xds.ClusterType, ""}: yes,
+			{Kind: FreezeFact}: (&Freeze{All: true, Since: time.Now()}).Format(), {Kind: PinnedFact, Type: xds.ClusterType, Name: "a"}: state.Yes,
+			{Kind: KnownFact, Type: xds.ClusterType}: state.Yes,
 		})
 		watch(c, "x", xds.ClusterType, "*")
 		serves(t, c, xds.ClusterType, "a", "")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/cache/guard"
+	"github.com/holdfast-xds/holdfast/agent/cache/state"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
@@ -239,11 +240,14 @@ func TestRemovalsThatAreNoAccidentTakeEffectSoon(t *testing.T) {
 // have it; neither the time nor an answer alone is enough.
 func TestWhatIsHeldBackIsRemovedWhenASourceIsAskedAgainAndConfirmsIt(t *testing.T) {
 	for _, delta := range []bool{false, true} {
-		running(t, Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute}}, func(t *testing.T, c *Cache) {
-			var told, asked, ended atomic.Int32
-			c.cfg.OnHeldBack = func(_ string, withheld, _ int, _ time.Time) { told.Store(int32(withheld)) }
-			c.cfg.OnAskAgain = func() { asked.Add(1) }
-			c.cfg.OnHeldBackEnd = func(confirmed int) { ended.Store(int32(confirmed)) }
+		var told, asked, ended atomic.Int32
+		cfg := Config{
+			Guard:         Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute},
+			OnHeldBack:    func(_ string, withheld, _ int, _ time.Time) { told.Store(int32(withheld)) },
+			OnAskAgain:    func() { asked.Add(1) },
+			OnHeldBackEnd: func(confirmed int) { ended.Store(int32(confirmed)) },
+		}
+		running(t, cfg, func(t *testing.T, c *Cache) {
 			w := watch(c, "x", xds.ClusterType, "*")
 			in := c.Subscriptions()
 			<-in.Changed()
@@ -401,10 +405,10 @@ func TestUnsubscribedResourcesAreNotHeldBackForEver(t *testing.T) {
 
 // A TTL ends all the same, and with it the accident (protocol.md 6.2).
 func TestWhatIsHeldBackOutlivesNoTTL(t *testing.T) {
-	running(t, Config{Guard: Guard{MaxRemovalPercent: 50}}, func(t *testing.T, c *Cache) {
-		var ended atomic.Int32
-		ended.Store(-1)
-		c.cfg.OnHeldBackEnd = func(confirmed int) { ended.Store(int32(confirmed)) }
+	var ended atomic.Int32
+	ended.Store(-1)
+	cfg := Config{Guard: Guard{MaxRemovalPercent: 50}, OnHeldBackEnd: func(confirmed int) { ended.Store(int32(confirmed)) }}
+	running(t, cfg, func(t *testing.T, c *Cache) {
 		r := res(xds.ClusterType, "a@1").WithLifetime(time.Minute, time.Now().Add(time.Minute))
 		apply(c, xds.Update{Type: xds.ClusterType, Resources: []*xds.Resource{r}, Complete: true})
 		complete(c, xds.ClusterType)
@@ -483,9 +487,9 @@ func TestWhatASourcePutBeforeTheRestoreIsNotHeldBack(t *testing.T) {
 		complete(c, xds.ClusterType, "a@2")
 		c.Restore([]Saved{kept(xds.ClusterType, "a@1"), kept(xds.ClusterType, "b@1")}, map[Fact]string{
 			{Kind: AccidentFact}: time.Now().UTC().Format(time.RFC3339),
-			{Kind: DeferredFact, Type: xds.ClusterType, Name: "a"}: yes,
-			{Kind: DeferredFact, Type: xds.ClusterType, Name: "b"}: yes,
-			{Kind: DeferredFact, Type: xds.ClusterType, Name: "c"}: yes, // not on disk
+			{Kind: DeferredFact, Type: xds.ClusterType, Name: "a"}: state.Yes,
+			{Kind: DeferredFact, Type: xds.ClusterType, Name: "b"}: state.Yes,
+			{Kind: DeferredFact, Type: xds.ClusterType, Name: "c"}: state.Yes, // not on disk
 		})
 		wantHeldBack(t, c, xds.ClusterType, 1)
 		held(t, c, "one", xds.ClusterType, map[string]string{"a": "u2", "b": ""})
@@ -584,11 +588,10 @@ var full = []string{"a@[97]", "b@[98]", "c@[99]"}
 // design.md I10: endpoints that a control plane empties all at once are served until it has said so again
 // on two new streams; a view gets those back that went first.
 func TestEndpointsOfAllClustersThatAreEmptiedAreHeldBack(t *testing.T) {
-	cfg := Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute, HoldEndpoints: true}}
+	var asked atomic.Int32
+	cfg := Config{Guard: Guard{MaxRemovalPercent: 50, ConfirmAfter: time.Minute, HoldEndpoints: true}, OnAskAgain: func() { asked.Add(1) }}
 	running(t, cfg, func(t *testing.T, c *Cache) {
 		began := time.Now()
-		var asked atomic.Int32
-		c.cfg.OnAskAgain = func() { asked.Add(1) }
 		w := watch(c, "x", xds.EndpointType, "a", "b", "c")
 		assign(c, began, "a", "b", "c")
 		changed(w)

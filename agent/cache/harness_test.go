@@ -248,3 +248,11 @@ func read(w *Watch, f func(s Snapshot, changed []xds.Change)) {
 	defer w.End()
 	f(s, changed)
 }
+
+// version is that of a content; "" for none.
+func version(r *xds.Resource) string {
+	if r == nil {
+		return ""
+	}
+	return r.Version
+}

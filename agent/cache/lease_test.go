@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/subscriptions"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -54,13 +55,13 @@ func TestNamesUnderWhichThereIsNothingAreLeasedUpToABound(t *testing.T) {
 		put(c, xds.EndpointType, "there@1")
 		for i := range 4 {
 			names := []string{"there", "*"}
-			for j := range maxUnknownLeases/2 + 1 {
+			for j := range subscriptions.MaxUnknownLeases/2 + 1 {
 				names = append(names, fmt.Sprintf("%d-%d", i, j))
 			}
 			watch(c, "a", xds.EndpointType, names...).Close(nil)
 		}
 		s := c.Status()[0]
-		if s.Leased != maxUnknownLeases+1 || !s.Wildcard {
+		if s.Leased != subscriptions.MaxUnknownLeases+1 || !s.Wildcard {
 			t.Errorf("%d names are leased, wildcard %v", s.Leased, s.Wildcard)
 		}
 		pass(2 * time.Minute)

@@ -124,7 +124,7 @@ func TestWhatWasOnDiskOfANameThatTheAgentMakesByNowIsDropped(t *testing.T) {
 	d := newDisk()
 	j := c.Journal(nil, true)
 	c.Restore([]Saved{kept(xds.SecretType, "my-cert@1"), {Type: xds.SecretType, Name: "my-old", Previous: res(xds.SecretType, "my-old@1")}},
-		facts(Fact{SubscribedFact, xds.SecretType, "my-cert"}))
+		facts(Fact{Kind: SubscribedFact, Type: xds.SecretType, Name: "my-cert"}))
 	d.entries[xds.Key{Type: xds.SecretType, Name: "my-cert"}] = Saved{Type: xds.SecretType, Name: "my-cert", Content: res(xds.SecretType, "my-cert@1"), Accepted: true}
 	c.ServeRestored()
 	serves(t, c, xds.SecretType, "my-cert", "")

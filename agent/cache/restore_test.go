@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/state"
 	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -14,13 +15,13 @@ func kept(typeURL, nameVersion string) Saved {
 	return Saved{Type: typeURL, Name: r.Name, Content: r, Source: "one", Accepted: true}
 }
 
-var meshFacts = facts(Fact{SubscribedFact, xds.ClusterType, "*"}, Fact{KnownFact, xds.ClusterType, ""})
+var meshFacts = facts(Fact{Kind: SubscribedFact, Type: xds.ClusterType, Name: "*"}, Fact{Kind: KnownFact, Type: xds.ClusterType})
 
 // facts are facts without a value of their own.
 func facts(list ...Fact) map[Fact]string {
 	out := make(map[Fact]string)
 	for _, f := range list {
-		out[f] = yes
+		out[f] = state.Yes
 	}
 	return out
 }
@@ -116,7 +117,7 @@ func TestRestoredResourcesWithoutASubscriptionAreBounded(t *testing.T) {
 		saved = append(saved, kept(xds.EndpointType, name+"@1"))
 	}
 	saved = append(saved, kept(xds.RouteType, "r@1"))
-	c.Restore(saved, facts(Fact{SubscribedFact, xds.RouteType, "r"}))
+	c.Restore(saved, facts(Fact{Kind: SubscribedFact, Type: xds.RouteType, Name: "r"}))
 	if n := len(c.Resources(xds.EndpointType)); n != 10 {
 		t.Errorf("%d endpoints are held that nobody wants, want 10", n)
 	}
@@ -149,7 +150,7 @@ func TestDeadlinesSurviveARestart(t *testing.T) {
 // restart.
 func TestUncertainNamesAreRestored(t *testing.T) {
 	c := New(Config{})
-	c.Restore(nil, facts(Fact{MaybeHeldFact, xds.ListenerType, "l"}))
+	c.Restore(nil, facts(Fact{Kind: MaybeHeldFact, Type: xds.ListenerType, Name: "l"}))
 	look(c, func(s Snapshot) {
 		if got := s.MaybeHeld(xds.ListenerType); len(got) != 1 || got[0] != "l" {
 			t.Errorf("in doubt are %v", got)

@@ -122,7 +122,7 @@ func TestARollbackThatWouldMissSomethingIsRefused(t *testing.T) {
 		in.Missing = func(contents []*xds.Resource, served func(xds.Key) *xds.Resource, _ func(xds.Key) bool) (missing []MissingContent) {
 			for _, r := range contents {
 				if k := (xds.Key{Type: xds.SecretType, Name: "cert-of-" + r.Name}); served(k) == nil {
-					missing = append(missing, MissingContent{k, "it is not served"})
+					missing = append(missing, MissingContent{Key: k, Why: "it is not served"})
 				}
 			}
 			return missing
@@ -373,7 +373,7 @@ func TestOfAKilledAgentNoFormerContentIsTakenForAnother(t *testing.T) {
 		pass(time.Second)
 		put(c, xds.ClusterType, "b@3")
 		accept(w, xds.ClusterType, "b@3")
-		unrecorded := Fact{UnrecordedFact, xds.ClusterType, "b"}
+		unrecorded := Fact{Kind: UnrecordedFact, Type: xds.ClusterType, Name: "b"}
 		if b := disk.take(j); len(b.Versions) != 0 || b.Facts[unrecorded] == "" {
 			t.Errorf("of a content that did not last: %v, %v", b.Versions, b.Facts)
 		}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/state"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -39,7 +40,7 @@ func TestASeedIsServedAtOnceAndNotAsAccepted(t *testing.T) {
 	}
 	// The disk has nothing of it yet.
 	b := j.Take()
-	if len(b.Resources) != 2 || b.Resources[0].Accepted || b.Facts[Fact{KnownFact, xds.ClusterType, ""}] != yes {
+	if len(b.Resources) != 2 || b.Resources[0].Accepted || b.Facts[Fact{Kind: KnownFact, Type: xds.ClusterType}] != state.Yes {
 		t.Errorf("%+v", b)
 	}
 	j.Done(nil)

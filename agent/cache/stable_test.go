@@ -31,7 +31,7 @@ func isStable(t *testing.T, c *Cache, want string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	got := ""
-	if r := c.tables[xds.ClusterType].Entry("a").Stable(); r != nil {
+	if r := c.state.Existing(xds.ClusterType).Entry("a").Stable(); r != nil {
 		got = r.Version
 	}
 	if got != want {
@@ -139,7 +139,7 @@ func TestAnAbsenceBecomesStable(t *testing.T) {
 		complete(c, xds.ClusterType, "a@1")
 		w.Close(nil)
 		pass(2 * probation.StableAfter)
-		former := func() int { c.mu.Lock(); defer c.mu.Unlock(); return len(c.tables[xds.ClusterType].removed) }
+		former := func() int { c.mu.Lock(); defer c.mu.Unlock(); return len(c.stable.Removed(xds.ClusterType)) }
 		if former() != 1 {
 			t.Error("forgotten though nobody lived without it")
 		}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/archive"
+	"github.com/holdfast-xds/holdfast/agent/cache/state"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -40,29 +42,29 @@ type TypeStatus struct {
 func (c *Cache) Bytes() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.contents.Bytes
+	return c.state.Contents.Bytes
 }
 
 // Status returns the status of each type that was ever subscribed to or updated, in push order.
 func (c *Cache) Status() []TypeStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := make([]TypeStatus, 0, len(c.tables))
-	for _, url := range slices.SortedFunc(maps.Keys(c.tables), xds.CompareTypes) {
-		t := c.tables[url]
+	out := make([]TypeStatus, 0, len(c.state.Tables()))
+	for _, url := range slices.SortedFunc(maps.Keys(c.state.Tables()), xds.CompareTypes) {
+		t := c.state.Table(url)
 		s := TypeStatus{
 			Type:             url,
 			Knowledge:        t.Knowledge(),
 			Resources:        make(map[xds.Status]int),
-			Wildcard:         t.names.Has(xds.Wildcard),
-			Updated:          t.updated,
-			Expired:          t.expired,
+			Wildcard:         t.Names.Has(xds.Wildcard),
+			Updated:          t.Updated,
+			Expired:          c.expiry.Expired(url),
 			RemovalsHeldBack: c.guard.HeldBack(url),
 			ChangesHeldBack:  c.guard.Changes(url),
 		}
-		s.Subscribed, s.Leased = t.names.Count()
-		for name := range t.errors {
-			if c.concerns(t, name) {
+		s.Subscribed, s.Leased = t.Names.Count()
+		for name := range t.Errors.All() {
+			if c.state.Concerns(t, name) {
 				s.Errors++
 			}
 		}
@@ -70,31 +72,15 @@ func (c *Cache) Status() []TypeStatus {
 			s.Resources[e.Status()]++
 		}
 		if s.Errors > 0 {
-			s.ErrorsSince = t.errorsSince
+			s.ErrorsSince = t.Errors.Since()
 		}
 		if s.RemovalsHeldBack > 0 {
 			s.HeldBackSince, s.HeldBackUntil = c.guard.HeldBackSince(url), c.guard.ConfirmedAt(url)
-			s.Had = c.guardTable(url).Had()
+			s.Had = c.guard.Had(url)
 		}
 		out = append(out, s)
 	}
 	return out
-}
-
-// concerns reports whether an error about a name concerns a client: the resource is cached, a
-// client subscribes to it, or no client is connected.
-func (c *Cache) concerns(t *table, name string) bool {
-	return len(c.watches) == 0 || name == "" || t.Entry(name) != nil || t.names.InUse(name) || t.names.InUse(xds.Wildcard)
-}
-
-// isUsed reports whether a client subscribes to a resource, or no client is connected.
-func (c *Cache) isUsed(t *table, name string, r *xds.Resource) bool {
-	used := t.names.InUse
-	if len(c.watches) == 0 || used(xds.Wildcard) || used(name) {
-		return true
-	}
-	glob := xds.CollectionOf(name)
-	return glob != "" && used(glob) || r != nil && slices.ContainsFunc(r.Aliases(), used)
 }
 
 // ResourceStatus is the status of one name.
@@ -129,48 +115,109 @@ type ResourceStatus struct {
 func (c *Cache) Resources(typeURL string) []ResourceStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.existing(typeURL)
+	t := c.state.Existing(typeURL)
 	out := make([]ResourceStatus, 0, t.Len())
 	for name, e := range t.All() {
-		latest := c.guard.Latest(t.key(name))
+		latest := c.guard.Latest(t.Key(name))
 		changed := latest != nil && !xds.Empty(latest)
-		deferred, heldBack := c.guard.Deferred(t.key(name))
+		deferred, heldBack := c.guard.Deferred(t.Key(name))
 		s := ResourceStatus{
 			Going: deferred && !heldBack,
-			Name:  name, Item: e.Item(), Source: c.sources.name(e.Source()), Reason: e.Reason(), Err: t.errors[name],
-			Changed: e.Changed(), Restored: e.Restored(), RemovalHeldBack: c.guard.HoldsBack(t.key(name)) && !changed, ChangeHeldBack: changed, Unused: !c.isUsed(t, name, e.Current()),
+			Name:  name, Item: e.Item(), Source: c.state.Sources.Name(e.Source()), Reason: e.Reason(), Err: t.Errors.Of(name),
+			Changed: e.Changed(), Restored: e.Restored(), RemovalHeldBack: c.guard.HoldsBack(t.Key(name)) && !changed, ChangeHeldBack: changed, Unused: !c.state.IsUsed(t, name, e.Current()),
 		}
-		if c.fallback.Active() && c.fallback.HoldsBack(t.key(name)) && !t.Hidden(e) {
-			s.FellBack, s.Served = true, e.Stable()
-		} else if pin := c.pins.Of(t.key(name)); pin != nil && !t.Hidden(e) && !sameVersion(pin.Sent(), e.Current()) {
-			s.Frozen, s.Served = true, pin.Sent()
+		switch item, by := c.changer.Features.Served(t, name, e); by {
+		case c.fallback:
+			s.FellBack, s.Served = true, item.Current
+		case c.freezer:
+			if sent := item.Sent(); !state.SameVersion(sent, e.Current()) {
+				s.Frozen, s.Served = true, sent
+			}
 		}
 		out = append(out, s)
 	}
-	fellBack := make(map[string]bool)
-	if c.fallback.Active() {
-		for name := range t.removed {
-			if stable := t.removed.Stable(name); t.Entry(name) == nil && stable != nil && c.fallback.HoldsBack(t.key(name)) {
-				fellBack[name] = true
-				out = append(out, ResourceStatus{Name: name, Err: t.errors[name], FellBack: true, Served: stable})
-			}
+	listed := make(map[string]bool)
+	for item, by := range c.changer.Features.Unlisted(t) {
+		name := item.Current.Name
+		listed[name] = true
+		s := ResourceStatus{Name: name, Err: t.Errors.Of(name), FellBack: by == c.fallback, Frozen: by == c.freezer, Served: item.Sent()}
+		if s.Frozen {
+			pin := c.freezer.History(t, name)
+			s.Source, s.Reason = c.state.Sources.Name(pin.Source()), pin.Reason()
 		}
+		out = append(out, s)
 	}
-	for item := range c.servedPins(t) {
-		if fellBack[item.Current.Name] {
-			continue
-		}
-		pin := c.pins.Of(t.key(item.Current.Name))
-		out = append(out, ResourceStatus{
-			Name: item.Current.Name, Source: c.sources.name(pin.Source()), Reason: pin.Reason(), Err: t.errors[item.Current.Name],
-			Frozen: true, Served: pin.Sent(),
-		})
-	}
-	for name, err := range t.errors {
-		if t.Entry(name) == nil && !fellBack[name] && c.concerns(t, name) && (c.pins.Of(t.key(name)) == nil || c.pins.Of(t.key(name)).Absent()) {
+	for name, err := range t.Errors.All() {
+		if t.Entry(name) == nil && !listed[name] && c.state.Concerns(t, name) {
 			out = append(out, ResourceStatus{Name: name, Err: err})
 		}
 	}
 	slices.SortFunc(out, func(a, b ResourceStatus) int { return cmp.Compare(a.Name, b.Name) })
+	return out
+}
+
+// Versions returns what the accepted content of a name was, the oldest first, and is; the last one has
+// no Until. began is since when the contents of the type are recorded; the zero time for not at all.
+func (c *Cache) Versions(typeURL, name string) (versions []archive.Record, began time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.archive.Versions(xds.Key{Type: typeURL, Name: name}, c.freezer.AcceptedNow(xds.Key{Type: typeURL, Name: name})), c.archive.Began(typeURL)
+}
+
+// Changed returns the names whose accepted content changed at or after a time; the zero time for all
+// that are recorded.
+func (c *Cache) Changed(since time.Time) (names []xds.Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k := range c.archive.Names() {
+		if records := c.archive.Records(k); !records[len(records)-1].Until.Before(since) {
+			names = append(names, k)
+		}
+	}
+	return names
+}
+
+// At returns what the accepted content of a name was at a time; nil for none. known is false if that is
+// not known, or not kept.
+func (c *Cache) At(typeURL, name string, at time.Time) (r *xds.Resource, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch record, found := c.archive.At(xds.Key{Type: typeURL, Name: name}, at); found {
+	case archive.Unknown:
+		return nil, false
+	case archive.Found:
+		return record.Resource, true
+	}
+	return c.freezer.AcceptedNow(xds.Key{Type: typeURL, Name: name}), true
+}
+
+// HistoryBytes returns what the former contents take in memory, about.
+func (c *Cache) HistoryBytes() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.archive.Bytes()
+}
+
+// Contents are the present contents of a name; nil for none.
+type Contents struct {
+	// Served is what clients are sent, and Held what the sources sent last.
+	Served, Held, Accepted, Stable *xds.Resource
+}
+
+// Contents returns the present contents of a name.
+func (c *Cache) Contents(typeURL, name string) (out Contents) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.state.Existing(typeURL)
+	out.Held, out.Stable = cmp.Or(c.guard.Latest(t.Key(name)), t.Resource(name)), c.stable.Content(t, name)
+	out.Accepted = c.freezer.AcceptedNow(xds.Key{Type: typeURL, Name: name})
+	item, _ := c.changer.Features.Served(t, name, t.Find(name))
+	switch {
+	case item.Current == nil:
+	case item.Acked != nil && (item.Status == xds.Nacked || item.Status == xds.Suspect):
+		out.Served = item.Acked
+	case item.Status != xds.Nacked:
+		out.Served = item.Current
+	}
 	return out
 }

@@ -218,7 +218,7 @@ func (p *pair) step(op, arg byte) {
 		p.say("evict %s %s", xds.Short(url), name)
 		p.each(func(_ int, c *Cache) {
 			c.mu.Lock()
-			c.unreferenced.Remove(xds.Key{Type: url, Name: name})
+			c.unreferenced.Drop(xds.Key{Type: url, Name: name})
 			c.mu.Unlock()
 		})
 	case 21:
@@ -298,8 +298,8 @@ func (p *pair) apply(u xds.Update) (fits bool) {
 		}
 		fits = true
 		for _, r := range u.Resources {
-			t := c.table(u.Type)
-			if !t.names.Has(xds.Wildcard) && !t.names.Covers(r.Name, r) {
+			t := c.state.Table(u.Type)
+			if !t.Names.Has(xds.Wildcard) && !t.Names.Covers(r.Name, r) {
 				continue
 			}
 			if !slices.ContainsFunc(c.Resources(u.Type), func(s ResourceStatus) bool {
@@ -359,7 +359,7 @@ func (p *pair) accept(n int, url, name, version string, held bool) {
 	p.say("watch %d accepts %s %s@%s, what is held %v", n, xds.Short(url), name, version, held)
 	p.each(func(i int, c *Cache) {
 		r := content("", url, name, offer{version: version})
-		if e := c.table(url).Entry(name); e != nil && held {
+		if e := c.state.Table(url).Entry(name); e != nil && held {
 			r = e.Current()
 		}
 		p.watches[i][n].Ack(url, []*xds.Resource{r}, nil)
@@ -373,12 +373,12 @@ func (p *pair) refuse(n int, url, name, version string, arg byte) {
 	p.each(func(i int, c *Cache) {
 		rejected := content("", url, name, offer{version: version})
 		var suspects []*xds.Resource
-		if e := c.table(url).Entry(name); e != nil && arg>>6&1 == 0 {
+		if e := c.state.Table(url).Entry(name); e != nil && arg>>6&1 == 0 {
 			rejected = e.Current()
 		}
 		if arg>>6 > 1 {
 			rejected = nil
-			for _, e := range c.table(url).All() {
+			for _, e := range c.state.Table(url).All() {
 				suspects = append(suspects, e.Current())
 			}
 		}
@@ -392,7 +392,7 @@ func (p *pair) restore(source, url, name, version string, kind byte) {
 	saved := []Saved{{Type: url, Name: name, Content: content(source, url, name, offer{version: version, ttl: kind == 3}), Source: source, Accepted: kind > 0}}
 	var said map[Fact]string
 	if kind == 2 {
-		said = facts(Fact{SubscribedFact, url, xds.Wildcard}, Fact{KnownFact, url, ""})
+		said = facts(Fact{Kind: SubscribedFact, Type: url, Name: xds.Wildcard}, Fact{Kind: KnownFact, Type: url})
 	}
 	p.each(func(_ int, c *Cache) {
 		c.Restore(saved, said)
@@ -461,7 +461,7 @@ func (p *pair) state(i int) (out []string) {
 			say("answer on update %d: %q", n, v.said)
 		}
 	}
-	say("status %+v, restored %d, lacking %v, fallback %+v, room %d %d", c.Status(), c.Restored(), c.AnyMissing(), c.Fallback(), c.contents.Resources, c.contents.Bytes)
+	say("status %+v, restored %d, lacking %v, fallback %+v, room %d %d", c.Status(), c.Restored(), c.AnyMissing(), c.Fallback(), c.state.Contents.Resources, c.state.Contents.Bytes)
 	for _, url := range pairTypes {
 		for _, name := range pairNames {
 			for _, r := range c.Resources(url) {

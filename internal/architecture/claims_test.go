@@ -354,3 +354,45 @@ func TestIstio_imageIsThatOfTheDockerfile(t *testing.T) {
 		t.Errorf("docs/istio.md makes the image by\n%s\nand the Dockerfile by\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+// Each row of the table of invariants, and each room, is where docs/architecture.md says it is.
+func TestArchitecture_placesExist(t *testing.T) {
+	root, text := moduleRoot(t), page(t, "docs/architecture.md")
+	exists := func(path string) {
+		if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(path))); err != nil {
+			t.Errorf("docs/architecture.md: %s does not exist", path)
+		}
+	}
+	rows := regexp.MustCompile("(?m)^\\| I\\d+ \\|[^|]*\\| (.*) \\|$").FindAllStringSubmatch(text, -1)
+	if len(rows) < 12 {
+		t.Fatalf("%d rows of invariants", len(rows))
+	}
+	for _, row := range rows {
+		dir := ""
+		for _, place := range strings.Split(row[1], ", ") {
+			if found := regexp.MustCompile("^`([^`]+)`(?: (\\S+\\.go))?$").FindStringSubmatch(place); found != nil {
+				dir, place = found[1], found[2]
+			}
+			exists(dir + "/" + place)
+		}
+	}
+	_, rooms, _ := strings.Cut(text, "      agent/cache  ")
+	rooms, _, _ = strings.Cut(rooms, "      agent/store  ")
+	listed := regexp.MustCompile(`(?m)^        (\w+)  `).FindAllStringSubmatch(rooms, -1)
+	var names []string
+	for _, room := range listed {
+		names = append(names, room[1])
+	}
+	entries, err := os.ReadDir(filepath.Join(root, "agent", "cache"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.IsDir() && e.Name() != "testdata" && !slices.Contains(names, e.Name()) {
+			t.Errorf("docs/architecture.md does not list agent/cache/%s", e.Name())
+		}
+	}
+	for _, name := range names {
+		exists("agent/cache/" + name)
+	}
+}

@@ -154,3 +154,11 @@ type Item struct {
 	// be sent its removal (protocol.md 3.4).
 	NotFound bool
 }
+
+// Sent returns the content that clients are sent; nil for none.
+func (i Item) Sent() *Resource {
+	if i.Status == Nacked || i.Status == Suspect && i.Acked != nil {
+		return i.Acked
+	}
+	return i.Current
+}

@@ -334,6 +334,24 @@ func (a *Archive) At(k xds.Key, at time.Time) (Record, State) {
 	return Record{}, Present
 }
 
+// Versions returns what the accepted content of a name was, the oldest first, and is; the last one has no Until. present is the
+// accepted content; nil for none.
+func (a *Archive) Versions(k xds.Key, present *xds.Resource) []Record {
+	records := a.Records(k)
+	if len(records) == 0 && present == nil {
+		return nil
+	}
+	out := append(make([]Record, 0, len(records)+1), records...)
+	var last Record
+	if n := len(records); n > 0 {
+		last.From = records[n-1].Until
+	}
+	if present != nil {
+		last.Version, last.Resource = present.Version, present
+	}
+	return append(out, last)
+}
+
 // Records returns the records of a name, the oldest first. The caller must not change them.
 func (a *Archive) Records(k xds.Key) []Record {
 	if n := a.names[k]; n != nil {

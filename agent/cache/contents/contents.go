@@ -100,8 +100,23 @@ func (e *Entry) Changed() time.Time {
 func (e *Entry) Restored() bool            { return e.restored }
 func (e *Entry) RestoredAfterAnswer() bool { return e.restoredAfterAnswer && e.restored }
 
+// Repeats reports whether a content is the newest one, so that putting it changes nothing that clients can see.
+func (e *Entry) Repeats(r *xds.Resource) bool {
+	now := e.Current()
+	return !e.restored && now.Version == r.Version && now.Extra == nil && r.Extra == nil
+}
+
 // Confirm records that the source of the resource has said that it still exists.
 func (e *Entry) Confirm() { e.restored = false }
+
+// ConfirmAll confirms all resources of a source, which has said that it has sent everything.
+func (t *Type) ConfirmAll(source history.Source) {
+	for _, e := range t.entries {
+		if e.Source() == source {
+			e.Confirm()
+		}
+	}
+}
 
 // Len is the number of resources of the type.
 func (t *Type) Len() int { return len(t.entries) }
@@ -228,7 +243,11 @@ func (t *Type) NotInUpdate() iter.Seq2[string, *Entry] {
 // Put stores a resource. stable is the stable content that the name had before it was removed, nil
 // for none; it is used only if the name has no entry.
 func (t *Type) Put(r *xds.Resource, from Origin, stable *xds.Resource) PutResult {
-	e := t.entries[r.Name]
+	return t.PutInto(t.entries[r.Name], r, from, stable)
+}
+
+// PutInto is Put for a name whose entry is known; nil for none.
+func (t *Type) PutInto(e *Entry, r *xds.Resource, from Origin, stable *xds.Resource) PutResult {
 	if e != nil && e.Current() == r && e.Source() == from.Source && e.KeepUnsubscribed == from.KeepUnsubscribed {
 		e.restored, e.update = false, t.updates
 		return PutResult{Entry: e, Old: r, WasNackedOrSuspect: e.NackedOrSuspect()}
@@ -441,4 +460,19 @@ func (t *Type) ShowRestored() (shown, knowledge bool) {
 // exist: with the name, or with a complete set that lacks it.
 func (t *Type) WasRemoved(name string) bool {
 	return t.NotFound(name) || t.answered && t.knowledge == xds.Complete && xds.FullState(t.URL)
+}
+
+// RestoredUnconfirmed returns the full-state resources that were restored after a source had begun
+// to answer, and that the source has not sent by the time it has sent everything. The source was
+// not told that they are cached, so it does not say that they are removed.
+func (t *Type) RestoredUnconfirmed() (names []string) {
+	if !xds.FullState(t.URL) {
+		return nil
+	}
+	for name, e := range t.entries {
+		if e.RestoredAfterAnswer() {
+			names = append(names, name)
+		}
+	}
+	return names
 }

@@ -24,6 +24,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/state"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -67,7 +68,7 @@ type Config struct {
 // Guard defers removals. Make one with New.
 type Guard struct {
 	cfg    Config
-	tables func(typeURL string) Table
+	tables func(typeURL string) *state.Table
 	// deferred has the removals that have not taken effect.
 	deferred map[xds.Key]deferral
 	// changes has the resources that a source has changed in a way that is held back, or may be.
@@ -139,7 +140,7 @@ func latest(a, b time.Time) time.Time {
 // New returns a Guard without deferred removals, which reads tables. changed is called when the removal of a resource
 // is deferred, is deferred in the other way, or is not deferred any more; and with the zero Key
 // when an accident begins or ends, but for one of endpoints.
-func New(cfg Config, tables func(typeURL string) Table, changed func(xds.Key)) *Guard {
+func New(cfg Config, tables func(typeURL string) *state.Table, changed func(xds.Key)) *Guard {
 	cfg.ConfirmAfter = cmp.Or(cfg.ConfirmAfter, DefaultConfirmAfter)
 	if cfg.MaxRemovalPercent == 0 {
 		cfg.ConfirmAfter = 0 // for removals that the previous agent held back under a limit
@@ -149,6 +150,9 @@ func New(cfg Config, tables func(typeURL string) Table, changed func(xds.Key)) *
 		news: make(map[string]bool), reported: make(map[string]int), changed: changed,
 	}
 }
+
+// Quiet reports whether nothing is deferred or remembered.
+func (g *Guard) Quiet() bool { return len(g.deferred)+len(g.changes) == 0 }
 
 // Active reports whether removals may be deferred.
 func (g *Guard) Active() bool { return g.cfg.MaxRemovalPercent > 0 || g.Holding() }

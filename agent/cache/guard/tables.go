@@ -5,19 +5,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-xds/holdfast/agent/cache/contents"
-	"github.com/holdfast-xds/holdfast/agent/cache/subscriptions"
+	"github.com/holdfast-xds/holdfast/agent/cache/state"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// Table is what a Guard reads of a type: its resources, and the names that are subscribed to.
-type Table struct {
-	*contents.Type
-	Names *subscriptions.Names
-}
-
-// Had is the number of resources that are not empty.
-func (t Table) Had() (n int) {
+// notEmpty is the number of resources that are not empty.
+func notEmpty(t *state.Table) (n int) {
 	for _, e := range t.All() {
 		if !xds.Empty(e.Current()) {
 			n++
@@ -32,8 +25,8 @@ func (g *Guard) subscribed(k xds.Key) bool {
 	return t.Names.Has(xds.Wildcard) || t.Names.Covers(k.Name, t.Resource(k.Name))
 }
 
-// Before decides what becomes of the resources of an answer, before any of them is put.
-func (g *Guard) Before(u xds.Update) (d Decision) {
+// Decide decides what becomes of the resources of an answer, before any of them is put.
+func (g *Guard) Decide(u xds.Update) (d Decision) {
 	if !g.Active() {
 		return d
 	}
@@ -53,7 +46,7 @@ func (g *Guard) Before(u xds.Update) (d Decision) {
 
 // countNew returns how many of the resources of an answer are new and may be in the place of others that go: of a type of which
 // everything was known.
-func (g *Guard) countNew(t Table, u xds.Update) (n int) {
+func (g *Guard) countNew(t *state.Table, u xds.Update) (n int) {
 	if !xds.Info(u.Type).GuardRemovals || t.Knowledge() != xds.Complete {
 		return 0
 	}
@@ -68,7 +61,7 @@ func (g *Guard) countNew(t Table, u xds.Update) (n int) {
 
 // changedBy returns the resources of an answer that have another content than what is cached; of endpoints those that are emptied,
 // but for members of aggregate clusters.
-func (g *Guard) changedBy(t Table, u xds.Update) (list []*xds.Resource) {
+func (g *Guard) changedBy(t *state.Table, u xds.Update) (list []*xds.Resource) {
 	endpoints := u.Type == xds.EndpointType
 	for _, r := range u.Resources {
 		if endpoints && !xds.Empty(r) {
@@ -130,7 +123,7 @@ func (g *Guard) Remove(r Removal) (now []string) {
 // replaced returns which of the removed names, and of those whose removal is held back, conflict
 // with a resource that was put: a listener whose address another one has now, a scope whose key.
 // Envoy would NACK both together, so the removal cannot wait and is no accident.
-func (g *Guard) replaced(t Table, r Removal) map[string]bool {
+func (g *Guard) replaced(t *state.Table, r Removal) map[string]bool {
 	taken := make(map[string]bool)
 	for _, put := range r.Put {
 		for _, key := range xds.ConflictKeys(put) {
@@ -155,7 +148,7 @@ func (g *Guard) namesOnDemand(typeURL string) bool {
 }
 
 // count returns what there is of a type without what is replaced; the removal has no names yet.
-func (g *Guard) count(t Table, r Removal, replaced map[string]bool) removal {
+func (g *Guard) count(t *state.Table, r Removal, replaced map[string]bool) removal {
 	has := func(name string) bool { return t.Entry(name) != nil && !replaced[name] }
 	all := t.Len() - len(replaced)
 	if g.namesOnDemand(r.Type) {
@@ -180,7 +173,7 @@ func (g *Guard) count(t Table, r Removal, replaced map[string]bool) removal {
 }
 
 // left returns what changed.left is for a type.
-func (g *Guard) left(t Table) func(gone func(string) bool) bool {
+func (g *Guard) left(t *state.Table) func(gone func(string) bool) bool {
 	return func(gone func(string) bool) bool {
 		var members map[string]bool
 		if t.URL == xds.EndpointType {
@@ -202,7 +195,7 @@ func (g *Guard) emptying(typeURL string) emptying {
 }
 
 // needed returns what emptying.needed is.
-func (g *Guard) needed(t Table) func(name string) bool {
+func (g *Guard) needed(t *state.Table) func(name string) bool {
 	var names map[string]bool // made when it is needed
 	return func(name string) bool {
 		if names != nil {
@@ -313,7 +306,7 @@ func (g *Guard) referred() (clusters, endpoints, routes map[string]bool) {
 func (g *Guard) Report(types []string) (r xds.AgentReport) {
 	for _, url := range types {
 		if n := g.HeldBack(url); n > 0 {
-			r.HeldBack = append(r.HeldBack, xds.HeldBack{Type: xds.Short(url), Had: g.tables(url).Had(), HeldBack: n, Since: g.HeldBackSince(url).UTC().Truncate(time.Second)})
+			r.HeldBack = append(r.HeldBack, xds.HeldBack{Type: xds.Short(url), Had: notEmpty(g.tables(url)), HeldBack: n, Since: g.HeldBackSince(url).UTC().Truncate(time.Second)})
 		}
 	}
 	return r

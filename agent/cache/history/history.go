@@ -236,12 +236,7 @@ func (h *History) Retry() bool {
 func (h *History) NackedOrSuspect() bool { return h.status == xds.Suspect || h.status == xds.Nacked }
 
 // Sent returns the content that clients are sent; nil for none.
-func (h *History) Sent() *xds.Resource {
-	if h.status == xds.Nacked || h.status == xds.Suspect && h.acked != nil {
-		return h.acked
-	}
-	return h.current
-}
+func (h *History) Sent() *xds.Resource { return h.Item().Sent() }
 
 // IsStable reports whether the ACKed content is the stable one.
 func (h *History) IsStable() bool {

@@ -23,10 +23,35 @@ type Updates[C comparable] struct {
 	unseen func(nack error)
 }
 
+// Types are the pending updates of all types, by type URL. Make one with make.
+type Types[C comparable] map[string]*Updates[C]
+
+// Of returns the pending updates of a type.
+func (t Types[C]) Of(typeURL string) *Updates[C] {
+	u := t[typeURL]
+	if u == nil {
+		u = &Updates[C]{}
+		t[typeURL] = u
+	}
+	return u
+}
+
 type update[C comparable] struct {
 	revision uint64
 	answer   func(nack error)
 	clients  []C // that have not processed it
+}
+
+// Await is Add for an update for which somebody may wait: answer is nil if nobody does. nack is why it is rejected at once; nil if it is
+// not.
+func (u *Updates[C]) Await(revision uint64, answer func(nack error), clients []C, nack error) (due []func()) {
+	switch {
+	case answer == nil:
+		return nil
+	case nack != nil:
+		return []func(){func() { answer(nack) }}
+	}
+	return u.Add(revision, answer, clients)
 }
 
 // Add adds the update of a revision, which is pending until all of the given clients have processed

@@ -27,6 +27,7 @@ import (
 type Union struct {
 	types   map[string]*Names
 	views   map[*View]struct{}
+	open    map[*Client]struct{}
 	linger  time.Duration
 	changed func(xds.Key)
 }
@@ -44,7 +45,7 @@ type Names struct {
 // New returns an empty union, whose leases last for linger. changed is called when a name becomes
 // subscribed to, or is not any more, after each View has recorded that.
 func New(linger time.Duration, changed func(xds.Key)) *Union {
-	return &Union{types: make(map[string]*Names), views: make(map[*View]struct{}), linger: linger, changed: changed}
+	return &Union{types: make(map[string]*Names), views: make(map[*View]struct{}), open: make(map[*Client]struct{}), linger: linger, changed: changed}
 }
 
 // Of returns the Names of a type, always the same one.

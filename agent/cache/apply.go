@@ -18,7 +18,8 @@ import (
 // Apply applies one update atomically. answer, which may be nil, is called with the clients'
 // answer: nil for an ACK, when every watch that the update concerned has processed it, or an error
 // for a NACK, with the reason of the first client that sent one. An update that concerns no watch is
-// ACKed at once; if a client that comes later NACKs it, answer is called once more, with that NACK. It
+// ACKed at once; if a client that comes later NACKs it, answer is called once more, with that NACK. If
+// everything of the newest update that clients NACKed is accepted later, answer is called once more, with nil. It
 // is called without the cache's lock, by Apply or by a method of a Watch.
 //
 // The steps of an update, each of which relies on those before:
@@ -87,6 +88,17 @@ func (c *Cache) apply(u xds.Update, answer func(nack error), numbered func(revis
 	c.guard.EndIfConfirmed(t.Updated)
 	if len(concerned) == 0 {
 		concerned = c.pendingWatches(t, u)
+	}
+	if said := answer; answer != nil && !e.Withheld {
+		update := t.Updates()
+		answer = func(nack error) {
+			if nack != nil { // it is told when it is accepted after all
+				c.mu.Lock()
+				c.nacks.Refused(t.URL, update, said)
+				c.mu.Unlock()
+			}
+			said(nack)
+		}
 	}
 	return c.pending.Of(t.URL).Await(c.revision, answer, concerned, nack)
 }

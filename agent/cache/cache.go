@@ -86,6 +86,8 @@ type Config struct {
 	// Stale, if set, reports whether the cache is too old to be served: no source has answered for
 	// too long. A watch that is opened then gets nothing until EndStale.
 	Stale func() bool
+	// References, if set, returns what a resource refers to: what clients NACKed is offered again when that is accepted.
+	References func(*xds.Resource) []xds.Key
 	// OnContent, if set, is called with the cache's lock held for each new content from a source.
 	OnContent func(*xds.Resource)
 	// OnChange, if set, is called with the cache's lock held for what happens to a resource. It must not
@@ -181,7 +183,7 @@ func New(cfg Config) *Cache {
 		r, _ := c.freezer.Current(k)
 		return r
 	})
-	c.nacks = nacks.New(c.state, c.freezer.History)
+	c.nacks = nacks.New(c.state, c.freezer.History, cfg.References, func(k xds.Key) bool { return c.freezer.Order() == nil && !c.fallback.HoldsBack(k) })
 	c.unreferenced = eviction.New(c.state, cfg.MaxUnreferenced, func() bool { return c.guard.Holding() || c.freezer.Order() != nil }, func(k xds.Key) {
 		c.changer.Forget(state.NewEvent(), c.state.Table(k.Type), k.Name, false)
 	})

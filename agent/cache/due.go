@@ -27,7 +27,7 @@ func (c *Cache) Run(ctx context.Context) error {
 // tick does what is due, and returns when more is; the zero time for never.
 func (c *Cache) tick() time.Time {
 	now := time.Now()
-	return wake.Earliest(c.expireLeases(now), c.dropExpired(now), c.stable.Tick(now), c.runGuard(now), c.expireFallback(now))
+	return wake.Earliest(c.expireLeases(now), c.dropExpired(now), c.stable.Tick(now), c.runGuard(now), c.expireFallback(now), c.offerAgain())
 }
 
 // expireLeases ends the leases, and the uncertainty about disconnected clients, that are due, and
@@ -96,4 +96,12 @@ func (c *Cache) runGuard(now time.Time) (next time.Time) {
 	reported := c.guard.Ticked(now)
 	c.finish(e)
 	return wake.Earliest(next, reported)
+}
+
+// offerAgain offers to clients again what they NACKed, where that is due, and returns when more is; the zero time for never.
+func (c *Cache) offerAgain() (next time.Time) {
+	e := state.NewEvent()
+	next = c.nacks.Tick(e)
+	c.finish(e)
+	return next
 }

@@ -175,3 +175,11 @@ func (c *Cache) ReleaseRemovals() bool {
 	}
 	return released
 }
+
+// OfferAgain offers to clients again what they NACKed, at once: an operator says so. of reports of a name whether it is meant; dryRun
+// changes nothing. It returns the names that are meant, in push order.
+func (c *Cache) OfferAgain(of func(xds.Key) bool, dryRun bool) []xds.Key {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nacks.Again(of, dryRun, time.Now())
+}

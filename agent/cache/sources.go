@@ -106,7 +106,7 @@ func (c *Cache) Cached(source, typeURL string) map[string]string {
 			continue
 		}
 		held[name] = ""
-		if !c.guard.Withheld(t.Key(name)) && e.Source() == from && from != history.Unknown && e.Status() != xds.Nacked {
+		if !c.guard.Withheld(t.Key(name)) && e.Source() == from && from != history.Unknown && !e.Rejected() {
 			held[name] = e.Current().UpstreamVersion
 		}
 	}
@@ -124,11 +124,8 @@ func (c *Cache) Nacked(source, typeURL string) (names []string) {
 	if from != history.Unknown && c.rejectedFrom[t.URL] == from {
 		return []string{xds.Wildcard}
 	}
-	if c.nacks.Count(t.URL) == 0 {
-		return nil
-	}
-	for name, e := range t.All() {
-		if e.Status() == xds.Nacked && e.Source() == from {
+	for _, name := range c.nacks.Rejected(typeURL) {
+		if e := t.Entry(name); e != nil && e.Source() == from {
 			names = append(names, name)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/cache/archive"
+	"github.com/holdfast-xds/holdfast/agent/cache/nacks"
 	"github.com/holdfast-xds/holdfast/agent/cache/state"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -90,8 +91,9 @@ type ResourceStatus struct {
 	// removed the name and that is frozen.
 	xds.Item
 	Source string
-	// Reason is why clients NACKed Current; "" if they did not.
+	// Reason is why clients NACKed Current; "" if they did not. Tries is how it is offered to them again; nil if they did not.
 	Reason string
+	Tries  *nacks.Tries
 	// Err is the last error of a source about the name; nil for none.
 	Err error
 	// Changed is when a source last changed the content; the zero time if none has since the start.
@@ -125,6 +127,9 @@ func (c *Cache) Resources(typeURL string) []ResourceStatus {
 			Going: deferred && !heldBack,
 			Name:  name, Item: e.Item(), Source: c.state.Sources.Name(e.Source()), Reason: e.Reason(), Err: t.Errors.Of(name),
 			Changed: e.Changed(), Restored: e.Restored(), RemovalHeldBack: c.guard.HoldsBack(t.Key(name)) && !changed, ChangeHeldBack: changed, Unused: !c.state.IsUsed(t, name, e.Current()),
+		}
+		if tries, ok := c.nacks.Tries(t.Key(name)); ok {
+			s.Tries = &tries
 		}
 		switch item, by := c.changer.Features.Served(t, name, e); by {
 		case c.fallback:

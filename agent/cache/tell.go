@@ -89,6 +89,7 @@ func (c *Cache) endFallback(why string) {
 	e := state.NewEvent()
 	c.changer.Around(e, c.fallback.Names(), func() { c.fallback.Finish(why) })
 	c.finish(e)
+	c.state.Wake()
 }
 
 // serveRestored serves the restored resources of one type.

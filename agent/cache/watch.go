@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/nacks"
 	"github.com/holdfast-xds/holdfast/agent/cache/state"
 	"github.com/holdfast-xds/holdfast/agent/cache/subscriptions"
 	"github.com/holdfast-xds/holdfast/agent/cache/uncertain"
@@ -128,26 +129,35 @@ func (w *Watch) Progress(typeURL string, revision uint64) {
 func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) {
 	c := w.c
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	t, e := c.state.Table(typeURL), &c.event
 	e.Begin()
 	subscribed := w.subscriptions.Of(typeURL)
+	var changed []nacks.Accepted // what may be a reason to offer again what clients NACKed
 	for _, r := range accepted {
 		w.confirmHeld(t, r.Name)
 		entry := t.Entry(r.Name)
+		if c.nacks.Watching() {
+			changed = append(changed, nacks.Accepted{Name: r.Name, Before: c.freezer.Accepted(t, r.Name, entry)})
+		}
 		if c.changer.Ack(e, t, entry, r) && !c.fallback.HoldsBack(t.Key(r.Name)) {
 			c.stable.Begin(subscribed, t, entry, r, e.Now)
 		} else {
 			c.stable.Interrupt(subscribed, r.Name)
 		}
+		c.nacks.Acked(t.Key(r.Name), entry)
 	}
 	for _, name := range removed {
 		c.stable.Interrupt(subscribed, name)
 		if t.Entry(name) == nil && !xds.Info(t.URL).OnDemand {
 			w.confirmHeld(t, name)
 		}
+		changed = append(changed, nacks.Accepted{Name: name, Removed: true})
 	}
+	c.nacks.Accepted(t, changed, e.Now)
 	c.notifyAll(e)
+	due := c.journal.AfterWrite(c.nacks.Late())
+	c.mu.Unlock()
+	run(due)
 }
 
 // confirmHeld records that the client has said what it holds under a name.
@@ -180,7 +190,7 @@ func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *x
 	}
 	if rejected != nil {
 		w.mayHold(t, rejected.Name)
-		c.nacks.Nack(t, rejected, reason)
+		c.nacks.Nack(t, rejected, reason, revision == 0, e.Now)
 		c.nacks.Settle(e)
 		c.notifyAll(e)
 	}

@@ -165,6 +165,7 @@ func New(cfg Config) *Group {
 		}
 		g.cfg.Log.Info("no removal is held back any more: the control plane has sent the removed resources again")
 	}
+	cfg.Cache.References = refersTo
 	g.cache = cache.New(cfg.Cache)
 	g.current = g.newRun()
 	return g

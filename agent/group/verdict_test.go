@@ -1,8 +1,10 @@
 package group_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,42 +42,99 @@ func TestANackReachesTheControlPlane(t *testing.T) {
 	})
 }
 
-// design.md I7, protocol.md 1.3, 3.9.
-func TestWhatWasRejectedIsNotSentAgainUntilItChanges(t *testing.T) {
+// design.md I7: what was rejected is offered again, however often the control plane repeats it, as often as a page can say: about twelve
+// times in the first hour, and then once an hour.
+func TestWhatWasRejectedIsOfferedAgainUnderAGrowingPause(t *testing.T) {
 	inAllForms(t, xdstest.Config{}, func(r *rig) {
 		r.mesh()
-		reject := true
+		var repaired atomic.Bool
 		c := r.client(xdstest.ClientConfig{Reject: func(typeURL string, w *discoveryv3.Resource) error {
-			if reject {
-				return rejectBad(typeURL, w)
+			if repaired.Load() {
+				return nil
 			}
-			return nil
+			return rejectBad(typeURL, w)
 		}})
 		r.envoy(c)
 		r.pass(time.Second)
-		r.cp.Set(xdstest.BadListener("bad"))
-		r.pass(time.Minute)
-		before := len(c.Of(xds.ListenerType))
-		r.cp.Resend(xds.ListenerType)
-		r.pass(time.Minute)
-		if got := c.Of(xds.ListenerType)[before:]; len(got) > 0 {
-			r.Fatalf("sent again:\n%s", lines(got))
+		offered := func(d time.Duration) int {
+			before := len(c.Of(xds.ListenerType))
+			r.pass(d)
+			return len(c.Of(xds.ListenerType)) - before
 		}
-		// It is requested again after 5 s and then after growing pauses, in case the control plane
-		// has reverted it.
+		r.cp.Set(xdstest.BadListener("bad"))
+		if n := offered(time.Minute); n < 3 || n > 7 {
+			r.Errorf("sent %d times in the first minute", n)
+		}
+		r.cp.Resend(xds.ListenerType)
+		r.pass(time.Hour)
+		for hour := range 3 {
+			for range 10 {
+				r.cp.Resend(xds.ListenerType)
+				r.pass(time.Minute)
+			}
+			if n := offered(time.Hour - 10*time.Minute); n > 2 {
+				r.Errorf("sent %d times in hour %d", n, hour)
+			}
+		}
+		// Each time that the control plane has sent it, it has been told.
 		sent := 0
 		for _, a := range r.cp.Answers() {
 			if a.Type == xds.ListenerType && slices.Contains(a.Names, "bad") {
 				sent++
 			}
 		}
-		if n := r.count(xdstest.Nack, xds.ListenerType); n != sent || n < 2 || n > 7 {
+		if n := r.count(xdstest.Nack, xds.ListenerType); n != sent {
 			r.Errorf("%d NACKs, want one for each of the %d times that it was sent", n, sent)
 		}
-		reject = false
+		repaired.Store(true)
 		r.cp.Set(xdstest.Listener("bad", 3, "r1"))
 		r.pass(time.Second)
 		r.holds(c, xds.ListenerType, "bad", "l1")
+	})
+}
+
+// design.md I6, I7: a route is rejected for a cluster that is not there, as Envoy does it with validate_clusters. It is offered again when
+// the client has the cluster, and the control plane is told that it is accepted now.
+func TestWhatWasRejectedIsOfferedAgainWhenItsCauseComes(t *testing.T) {
+	inAllForms(t, xdstest.Config{}, func(r *rig) {
+		r.mesh()
+		var hasCluster atomic.Bool
+		c := r.client(xdstest.ClientConfig{Reject: func(typeURL string, w *discoveryv3.Resource) error {
+			switch {
+			case typeURL == xds.ClusterType && w.GetName() == "late":
+				hasCluster.Store(true)
+			case typeURL == xds.RouteType && strings.Contains(string(w.GetResource().GetValue()), "late") && !hasCluster.Load():
+				return errors.New("route: unknown cluster 'late'")
+			}
+			return nil
+		}})
+		r.envoy(c)
+		r.pass(time.Second)
+		r.cp.Set(xdstest.Route("r1", "late"))
+		r.pass(10 * time.Minute)
+		if n := r.count(xdstest.Nack, xds.RouteType); n == 0 {
+			r.Fatal("it is not rejected")
+		}
+		tries := len(c.Of(xds.RouteType))
+		r.cp.Set(xdstest.Cluster("late", ""), xdstest.CLA("late", "127.0.0.1:1"))
+		r.pass(time.Second)
+		if got := string(c.Held(xds.RouteType)["r1"].GetResource().GetValue()); !strings.Contains(got, "late") {
+			r.Fatalf("the client has %q", got)
+		}
+		if n := len(c.Of(xds.RouteType)) - tries; n > 2 {
+			r.Errorf("it was sent %d times", n)
+		}
+		requests := r.cp.Requests(xds.RouteType)
+		nack, last := requests[len(requests)-2], requests[len(requests)-1]
+		answers := r.cp.Answers()
+		i := slices.IndexFunc(answers, func(a xdstest.Answer) bool { return a.Type == xds.RouteType && a.Nonce == last.Nonce })
+		if nack.Kind != xdstest.Nack || last.Nonce != nack.Nonce || last.Error != nil || i < 0 || last.Version != "" && last.Version != answers[i].Version {
+			r.Errorf("the control plane is not told that what it sent is accepted:\n%s", lines(requests))
+		}
+		r.pass(time.Hour)
+		if n := len(c.Of(xds.RouteType)) - tries; n > 2 {
+			r.Errorf("it was sent %d times after it was accepted", n)
+		}
 	})
 }
 
@@ -132,8 +191,10 @@ func TestTheBadOneOfSeveralIsFound(t *testing.T) {
 		}
 		n := len(c.Responses())
 		r.pass(time.Minute)
-		if len(c.Responses()) != n {
-			r.Errorf("and then more was sent:\n%s", lines(c.Responses()[n:]))
+		for _, again := range c.Responses()[n:] {
+			if len(again.Resources) != 1 || again.Resources[0].GetName() != "bad" {
+				r.Errorf("and then more was sent than what was rejected:\n%s", lines(c.Responses()[n:]))
+			}
 		}
 	})
 }

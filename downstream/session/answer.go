@@ -64,8 +64,17 @@ func (sub *subscription) ack(f sentResponse, answer *Answer) {
 		if h != nil {
 			h.ack(r)
 		}
+		sub.offerNext(r.Name)
 	}
 	answer.Removed = f.removed
+}
+
+// offerNext makes a name due whose accepted content the client has answered, and that is offered to it again.
+func (sub *subscription) offerNext(name string) {
+	if _, ok := sub.offers[name]; ok {
+		delete(sub.offers, name)
+		sub.changed[name] = struct{}{}
+	}
 }
 
 // mayHave records that the client may have applied resources that it neither ACKed nor NACKed alone.
@@ -144,6 +153,7 @@ func (sub *subscription) revert(r *xds.Resource) {
 	if h == nil {
 		return
 	}
+	sub.offerNext(r.Name)
 	h.nack(r.Version)
 	if h.version() != r.Version {
 		return // a newer version is in flight

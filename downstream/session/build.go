@@ -19,6 +19,10 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 // chooseFor is choose for an item that exists, of which the client has h; nil for nothing.
 func (sub *subscription) chooseFor(h *clientCopy, item xds.Item) *xds.Resource {
 	cur := item.Current
+	if h.offered(item); sub.waitsForOffer(h, item) {
+		sub.offers[cur.Name] = struct{}{}
+		return item.Acked
+	}
 	if item.Status == xds.Pending && h.hasAcked(cur.Version) {
 		// The resource was removed and came back before the removal was sent. The client ACKed this
 		// version then, and will not ACK it again.
@@ -41,6 +45,15 @@ func (sub *subscription) chooseFor(h *clientCopy, item xds.Item) *xds.Resource {
 		}
 	}
 	return cur
+}
+
+// waitsForOffer reports whether a client gets what was accepted before it is offered again what was NACKed, so that it serves at once: it
+// has not ACKed anything under the name on this stream.
+func (sub *subscription) waitsForOffer(h *clientCopy, item xds.Item) bool {
+	if item.Offer == 0 || item.Acked == nil {
+		return false
+	}
+	return h == nil || h.acked == nil && h.version() != item.Current.Version && !h.hasNacked(item.Acked.Version)
 }
 
 // replacement returns the version that a client is sent in place of a NACKed one: the version that

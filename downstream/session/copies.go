@@ -26,8 +26,10 @@ type clientCopy struct {
 
 // rareFields are the fields that few resources need.
 type rareFields struct {
-	// nacked are the versions that the client NACKed, at most maxNacked.
+	// nacked are the versions that the client NACKed, at most maxNacked. offer is the last xds.Item.Offer that was seen: with each the
+	// client is offered again what it NACKed.
 	nacked []string
+	offer  uint16
 	// expires is when the client drops the resource, by the TTL that it was sent last.
 	expires time.Time
 	// unconfirmed was sent after acked, and superseded before it was answered or NACKed together
@@ -78,6 +80,15 @@ func (h *clientCopy) nack(version string) {
 	rare.nacked = append(rare.nacked, version)
 }
 
+// offered forgets that the client NACKed the newest version, if that is offered to it again.
+func (h *clientCopy) offered(item xds.Item) {
+	if h == nil || item.Offer == 0 || item.Offer == h.rare.offer {
+		return
+	}
+	h.needRare().offer = item.Offer
+	h.forgetNack(item.Current.Version)
+}
+
 func (h *clientCopy) forgetNack(version string) {
 	if h.hasNacked(version) {
 		h.rare.nacked = slices.DeleteFunc(h.rare.nacked, func(v string) bool { return v == version })
@@ -87,7 +98,7 @@ func (h *clientCopy) forgetNack(version string) {
 func (h *clientCopy) ack(r *xds.Resource) {
 	h.acked = r
 	h.forgetNack(r.Version)
-	if len(h.rare.nacked) == 0 && h.rare.expires.IsZero() {
+	if len(h.rare.nacked) == 0 && h.rare.expires.IsZero() && h.rare.offer == 0 {
 		h.rare = noRare
 	} else {
 		h.rare.unconfirmed = nil

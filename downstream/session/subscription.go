@@ -58,9 +58,11 @@ type subscription struct {
 	removals   map[string]time.Time // clusters to be removed, and the earliest time
 	retryAlone []*xds.Resource      // suspects to be retried alone
 	neverAcked map[string]struct{}  // names NACKed before any version was ACKed
-	heartbeats map[string]struct{}  // names whose TTL started again
-	trial      *trial               // nil if no trial is in progress
-	restored   []*xds.Resource      // resources of a failed trial, to be put back
+	// offers are names of which the client is sent what was accepted, before it is offered again what was NACKed.
+	offers     map[string]struct{}
+	heartbeats map[string]struct{} // names whose TTL started again
+	trial      *trial              // nil if no trial is in progress
+	restored   []*xds.Resource     // resources of a failed trial, to be put back
 	// surplus holds names beyond the limit that are still to be answered, waiting those that wait
 	// for a place. See answerSurplus.
 	surplus, waiting map[string]struct{}
@@ -93,6 +95,7 @@ func newSubscription(url string, cfg Config) *subscription {
 		unknown:    make(map[string]struct{}),
 		removals:   make(map[string]time.Time),
 		neverAcked: make(map[string]struct{}),
+		offers:     make(map[string]struct{}),
 		heartbeats: make(map[string]struct{}),
 		surplus:    make(map[string]struct{}),
 		waiting:    make(map[string]struct{}),
@@ -370,7 +373,7 @@ func (sub *subscription) share(now time.Time) (next time.Time) {
 	}
 	sub.names.share(sub.sent.common)
 	// A map never shrinks.
-	for _, names := range []*map[string]struct{}{&sub.expected, &sub.unknown, &sub.neverAcked, &sub.heartbeats, &sub.waiting} {
+	for _, names := range []*map[string]struct{}{&sub.expected, &sub.unknown, &sub.neverAcked, &sub.offers, &sub.heartbeats, &sub.waiting} {
 		if len(*names) == 0 {
 			*names = make(map[string]struct{})
 		}

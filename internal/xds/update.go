@@ -150,6 +150,8 @@ type Item struct {
 	Acked *Resource
 	// Status is the status of Current.
 	Status Status
+	// Offer is not 0 if Current is offered again to clients that NACKed it, and another number each time (design.md I7).
+	Offer uint16
 	// NotFound says that an upstream reported that the name does not exist: only then may clients
 	// be sent its removal (protocol.md 3.4).
 	NotFound bool

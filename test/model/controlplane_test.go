@@ -161,6 +161,9 @@ func (s *serverStream) verdict(st *serverType, nonce string, nack bool, reason s
 		return newest
 	}
 	rec.acks++
+	if rec.nacks > 0 { // it was offered again, and accepted
+		w.checkTaken(st.k, rec)
+	}
 	return newest
 }
 
@@ -199,7 +202,7 @@ func (s *serverStream) requestSotW(req *discoveryv3.DiscoveryRequest) {
 		if fresh || nack || same {
 			answered = true
 			newest := s.verdict(st, req.GetResponseNonce(), nack, req.GetErrorDetail().GetMessage())
-			if rec != nil && rec.acks > 1 {
+			if rec != nil && rec.acks > 1 && rec.nacks == 0 {
 				w.fail(6, "%s nonce %s is ACKed twice", st.k, rec.nonce)
 			}
 			if !newest {
@@ -277,7 +280,7 @@ func (s *serverStream) requestDelta(req *discoveryv3.DeltaDiscoveryRequest) {
 		nack := req.GetErrorDetail() != nil
 		s.verdict(st, nonce, nack, req.GetErrorDetail().GetMessage())
 		if rec := s.nonce(st, nonce); rec != nil {
-			if rec.acks > 1 || !nack && rec.nacks > 0 {
+			if rec.acks > 1 && rec.nacks == 0 {
 				w.fail(6, "%s nonce %s has %d ACKs and %d NACKs", st.k, nonce, rec.acks, rec.nacks)
 			}
 			if nack && s.cp.stubborn && st.resent < 3 {

@@ -194,6 +194,15 @@ func (w *world) checkRefused(k kind, rec *serverNonce) {
 	w.fail(6, "%s nonce %s is refused, and no client refused anything", k, rec.nonce)
 }
 
+// checkTaken is the other side of it: what was NACKed is ACKed only if clients have accepted all of it since.
+func (w *world) checkTaken(k kind, rec *serverNonce) {
+	for _, it := range rec.items {
+		if w.nacked[it] && !w.good[it] {
+			w.fail(6, "%s nonce %s is ACKed after its NACK, and no client accepted %s", k, rec.nonce, it)
+		}
+	}
+}
+
 // checkQuiet is invariant 1, and the part of invariant 6 that shows only at the end.
 func (w *world) checkQuiet() {
 	for _, st := range w.up.server.types {

@@ -156,6 +156,8 @@ type subscription struct {
 	// nonce of the last one that was ACKed because no client objected. Clients may still NACK them.
 	timedOut map[string]struct{}
 	acked    string
+	// rejected is the last answer that was a NACK of clients, once it was sent; nil for none.
+	rejected *answer
 }
 
 // lateName is a name that was added to the request of its type later. A response without it may have
@@ -173,6 +175,7 @@ type answer struct {
 	contains       xds.NameSet // see Version
 	known          bool        // the clients have answered, or the response is malformed
 	nack           string      // the reason; "" for an ACK
+	byClients      bool        // the clients NACKed it
 	// at is when the answer is sent at the latest or, once it is known, at the earliest.
 	at time.Time
 }
@@ -311,7 +314,8 @@ func (sub *subscription) recordChange(name string, added bool) {
 	delete(from, name)
 }
 
-// Answer processes the clients' ACK or NACK of the response with a nonce; err is nil for an ACK.
+// Answer processes the clients' ACK or NACK of the response with a nonce; err is nil for an ACK. After a NACK an ACK may follow: clients
+// that were offered it again have accepted it.
 // late reports a NACK after the response was ACKed, because of the timeout or because no client was
 // there: only in Delta it can still be sent.
 func (s *Session) Answer(typeURL, nonce string, err error, now time.Time) (late bool) {
@@ -324,6 +328,7 @@ func (s *Session) Answer(typeURL, nonce string, err error, now time.Time) (late 
 		a := sub.answers[at]
 		a.known, a.at = true, now
 		if err != nil {
+			a.byClients = true
 			sub.nack(a, err.Error(), now)
 			s.recheckLater(sub, now)
 		} else {
@@ -331,21 +336,40 @@ func (s *Session) Answer(typeURL, nonce string, err error, now time.Time) (late 
 		}
 		return false
 	}
+	if err == nil {
+		sub.accept(nonce, now)
+		return false
+	}
 	_, late = sub.timedOut[nonce]
 	delete(sub.timedOut, nonce)
 	if nonce == sub.acked && nonce == sub.nonce {
 		late, sub.acked = true, ""
 	}
-	if !late || err == nil {
+	if !late {
 		return false
 	}
 	s.recheckLater(sub, now)
 	if s.cfg.Form == xds.Delta {
-		a := &answer{nonce: nonce}
+		a := &answer{nonce: nonce, byClients: true}
 		sub.nack(a, err.Error(), now)
 		sub.answers = append(sub.answers, a)
 	}
 	return true
+}
+
+// accept makes the answer to a response an ACK that clients NACKed before. If the server has sent another response since, the answer to
+// that one says what there is to say.
+func (sub *subscription) accept(nonce string, now time.Time) {
+	delete(sub.timedOut, nonce)
+	i := slices.IndexFunc(sub.answers, func(a *answer) bool { return a.nonce == nonce && a.byClients })
+	switch {
+	case i >= 0:
+		a := sub.answers[i]
+		a.nack, a.byClients, a.at = "", false, now
+	case sub.rejected != nil && sub.rejected.nonce == nonce && sub.nonce == nonce:
+		sub.answers = append(sub.answers, &answer{nonce: nonce, version: sub.rejected.version, contains: sub.rejected.contains, known: true, at: now})
+		sub.rejected = nil
+	}
 }
 
 // nack makes an answer a NACK. The second NACK in a row and later ones are delayed.
@@ -607,6 +631,9 @@ func (sub *subscription) recordSent(a *answer) {
 	}
 	if a.nack == "" {
 		sub.nacks = 0
+	}
+	if sub.rejected = nil; a.byClients {
+		sub.rejected = a
 	}
 }
 

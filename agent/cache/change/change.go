@@ -155,7 +155,7 @@ func (c *Changer) Put(e *state.Event, t *state.Table, from contents.Origin, r *x
 	} else {
 		entry = c.put(e, t, entry, from, r)
 	}
-	if entry.Status() == xds.Nacked {
+	if entry.Rejected() {
 		return errors.New(entry.Reason())
 	}
 	return nil

@@ -222,6 +222,20 @@ type PutResult struct {
 // BeginUpdate begins an update: the resources that are put from now on belong to it.
 func (t *Type) BeginUpdate() { t.updates++ }
 
+// Updates counts the updates so far.
+func (t *Type) Updates() uint32 { return t.updates }
+
+// InLastUpdate yields the entries that the last update put, in no order.
+func (t *Type) InLastUpdate() iter.Seq[*Entry] {
+	return func(yield func(*Entry) bool) {
+		for _, e := range t.entries {
+			if e.update == t.updates && !yield(e) {
+				return
+			}
+		}
+	}
+}
+
 // InUpdate records that the present update has a resource that is not put.
 func (t *Type) InUpdate(name string) {
 	if e := t.entries[name]; e != nil {

@@ -5,7 +5,8 @@
 // It promises that:
 //   - the ACKed content stays until a client ACKs another one, and a content that was NACKed does
 //     not become the ACKed one unless a client ACKs it (design.md I7);
-//   - a NACKed content that a source sends again is recognized, for a bounded number of contents;
+//   - a NACKed content that a source sends again is recognized, for a bounded number of contents, until a client ACKs it; also while it is
+//     offered again;
 //   - the ACKed content has the lifetime of the newest, because a TTL belongs to the resource and
 //     not to one version of it (design.md I8).
 //
@@ -40,6 +41,7 @@ type History struct {
 	reasons             map[string]string
 	source, ackedSource Source // of current and of acked
 	status              xds.Status
+	offer               uint16 // how often a content was offered again
 }
 
 // Restored returns the history of a content that was on disk.
@@ -87,7 +89,11 @@ func (h *History) Reason() string {
 
 // Item returns the contents for a view of the cache.
 func (h *History) Item() xds.Item {
-	return xds.Item{Current: h.current, Acked: h.acked, Status: h.status}
+	i := xds.Item{Current: h.current, Acked: h.acked, Status: h.status}
+	if h.offer > 0 && h.status == xds.Pending && h.Rejected() {
+		i.Offer = h.offer
+	}
+	return i
 }
 
 // Change says what Put has changed.
@@ -232,6 +238,19 @@ func (h *History) Retry() bool {
 	return true
 }
 
+// Offer makes a NACKed content pending once more, and reports whether it was NACKed. Rejected stays true.
+func (h *History) Offer() bool {
+	if h.status != xds.Nacked {
+		return false
+	}
+	h.status = xds.Pending
+	h.offer++
+	return true
+}
+
+// Rejected reports whether clients NACKed the newest content, alone, and none has ACKed it since. It may be offered again now.
+func (h *History) Rejected() bool { return h.status != xds.Acked && h.Reason() != "" }
+
 // NackedOrSuspect reports whether clients NACKed the newest content, alone or together with others.
 func (h *History) NackedOrSuspect() bool { return h.status == xds.Suspect || h.status == xds.Nacked }
 
@@ -282,7 +301,7 @@ func (h *History) Save() Saved {
 		if h.acked != h.current {
 			s.Source = h.ackedSource
 		}
-	case h.status != xds.Nacked:
+	case !h.Rejected():
 		s.Content = h.current
 	}
 	if s.Previous != nil && s.Content != nil && s.Previous.Version == s.Content.Version {

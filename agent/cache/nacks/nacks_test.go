@@ -17,7 +17,7 @@ import (
 func TestWhatWasNACKedWithOthersIsOfferedAgain(t *testing.T) {
 	for _, typeURL := range []string{xds.ClusterType, xds.EndpointType} {
 		for cause, happens := range map[string]func(n *Nacks, t *state.Table, bad *contents.Entry){
-			"is NACKed alone": func(n *Nacks, t *state.Table, bad *contents.Entry) { n.Nack(t, bad.Current(), "no") },
+			"is NACKed alone": func(n *Nacks, t *state.Table, bad *contents.Entry) { n.Nack(t, bad.Current(), "no", false, time.Now()) },
 			"is removed": func(n *Nacks, t *state.Table, bad *contents.Entry) {
 				n.After(&state.Change{Table: t, Name: "bad", Kind: state.Removed, Entry: t.Drop("bad")})
 			},
@@ -30,7 +30,7 @@ func TestWhatWasNACKedWithOthersIsOfferedAgain(t *testing.T) {
 			t.Run(xds.Short(typeURL)+" "+cause, func(t *testing.T) {
 				s := state.New(subscriptions.New(time.Minute, func(xds.Key) {}), nil, func() {})
 				table := s.Table(typeURL)
-				n := New(s, func(t *state.Table, name string) *history.History { return &t.Entry(name).History })
+				n := New(s, func(t *state.Table, name string) *history.History { return &t.Entry(name).History }, nil, nil)
 				for _, name := range []string{"good", "bad"} {
 					n.Suspect(table, table.Put(&xds.Resource{Type: typeURL, Name: name, Version: "1"}, contents.Origin{}, nil).Current())
 				}

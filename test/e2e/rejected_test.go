@@ -1,0 +1,94 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/test/testbed"
+)
+
+// inlineListener is a listener with a route in it to a cluster that must be there.
+func (w *world) inlineListener(name string, port int, cluster string) *listenerv3.Listener {
+	w.Helper()
+	route := xdstest.Route("inline", cluster)
+	route.ValidateClusters = wrapperspb.Bool(true)
+	l := xdstest.Listener(name, uint32(port), "x")
+	filter := l.GetFilterChains()[0].GetFilters()[0]
+	var manager hcmv3.HttpConnectionManager
+	w.check(filter.GetTypedConfig().UnmarshalTo(&manager))
+	manager.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: route}
+	filter.ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: xdstest.Pack(&manager)}
+	return l
+}
+
+// answersWith waits until a URL is answered with a text.
+func (w *world) answersWith(url, want string, d time.Duration) {
+	w.Helper()
+	w.check(testbed.Eventually(d, func() error {
+		if code, text, err := testbed.Get(url); err != nil || text != want {
+			return fmt.Errorf("%s: %d %q %v, want %q", url, code, text, err, want)
+		}
+		return nil
+	}))
+}
+
+// design.md I7: what Envoy rejected because of something else is served when that has come or gone, although the control plane does not
+// send it again, and the control plane is told. Traffic goes on meanwhile.
+func TestWhatWasRejectedIsServedWhenItsCauseIsGone(t *testing.T) {
+	for _, tc := range []struct {
+		name, typeURL string
+		// rejected makes the control plane send what Envoy rejects, and returns where it is served later. cause makes Envoy able to take it, and
+		// it answers with this then.
+		rejected func(w *world) (url string)
+		cause    func(w *world)
+		answers  string
+	}{
+		{"a route to a cluster that comes later", xds.RouteType, func(w *world) string {
+			route := xdstest.Route("other", "late")
+			route.ValidateClusters = wrapperspb.Bool(true)
+			port := w.freePort()
+			w.cp.Set(xdstest.Listener("other", uint32(port), "other"), route)
+			return fmt.Sprintf("http://127.0.0.1:%d/", port)
+		}, func(w *world) { w.cp.Set(xdstest.StaticCluster("late", w.v2.Addr)) }, "v2"},
+		{"a listener with a route to a cluster that comes later", xds.ListenerType, func(w *world) string {
+			port := w.freePort()
+			w.cp.Set(w.inlineListener("other", port, "late"))
+			return fmt.Sprintf("http://127.0.0.1:%d/", port)
+		}, func(w *world) { w.cp.Set(xdstest.StaticCluster("late", w.v2.Addr)) }, "v2"},
+		{"a listener on an address that another has", xds.ListenerType, func(w *world) string {
+			port := w.freePort()
+			w.cp.Set(xdstest.StaticCluster("late", w.v2.Addr), w.inlineListener("first", port, "late"))
+			w.answersWith(fmt.Sprintf("http://127.0.0.1:%d/", port), "v2", limit)
+			w.cp.Set(xdstest.Listener("other", uint32(port), "ingress"))
+			return fmt.Sprintf("http://127.0.0.1:%d/", port)
+		}, func(w *world) { w.cp.Remove(xds.ListenerType, "first") }, "v1"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inAllForms(t, func(w *world) {
+				w.start()
+				traffic := testbed.StartTraffic(w.url, requestInterval)
+				url := tc.rejected(w)
+				w.asked("of the NACK", func(e xdstest.Event) bool { return e.Kind == xdstest.Nack && e.Type == tc.typeURL })
+				time.Sleep(3 * time.Second) // it is not the first try by itself that helps
+				tc.cause(w)
+				w.answersWith(url, tc.answers, 10*time.Second)
+				w.check(testbed.Eventually(limit, func() error {
+					requests := w.cp.Requests(tc.typeURL)
+					if last := requests[len(requests)-1]; last.Error != nil || last.Nonce == "" {
+						return fmt.Errorf("the control plane is not told that it is accepted: %s", last)
+					}
+					return nil
+				}))
+				w.standings("nothing is rejected", func(counts map[string]int) bool { return counts["rejected"] == 0 && counts["suspect"] == 0 })
+				w.check(traffic.Stop())
+			})
+		})
+	}
+}

@@ -99,6 +99,36 @@ func (a *Agent) RollBack(q admin.RollbackRequest) ([]admin.Rollback, error) {
 	return out, nil
 }
 
+// OfferAgain offers to all clients again what they rejected, at once.
+func (a *Agent) OfferAgain(q admin.OfferRequest) (out []admin.Offer, err error) {
+	if !q.DryRun && a.isFrozen() {
+		return nil, errors.New("resume --rejected: nothing is offered again while the configuration is frozen: `holdfast resume` ends that")
+	}
+	meant := func(xds.Key) bool { return true }
+	if len(q.Names) > 0 {
+		names := make(map[xds.Key]bool)
+		for _, name := range q.Names {
+			k, err := admin.ParseName(name)
+			if err != nil {
+				return nil, err
+			}
+			names[k] = true
+		}
+		meant = func(k xds.Key) bool { return names[k] }
+	}
+	for _, m := range a.groups.Members() {
+		out = append(out, m.OfferAgain(meant, q.DryRun)...)
+	}
+	if len(out) == 0 {
+		what := "nothing"
+		if len(q.Names) > 0 {
+			what = "nothing of that"
+		}
+		return nil, fmt.Errorf("resume --rejected: %s is rejected: `holdfast status` shows what is", what)
+	}
+	return out, nil
+}
+
 // lastChange returns a time just before the last change of what a freeze would freeze; the zero time if
 // none is recorded. Contents that were accepted within sameChange of the next one belong to one change.
 func lastChange(members []*group.Member, o cache.Freeze) time.Time {

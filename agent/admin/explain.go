@@ -197,7 +197,7 @@ func (s *Server) recent(node string, k explain.Key) (lines []string) {
 
 // explained returns a resource as clients are served it.
 func explained(r Resource) explain.Resource {
-	return explain.Resource{
+	out := explain.Resource{
 		Key: explain.Key{Type: r.Type, Name: r.Name}, Body: r.served(),
 		Facts: explain.Facts{
 			Standing: r.Standing.String(), Version: r.Version, UpstreamVersion: r.UpstreamVersion, Source: r.Source,
@@ -205,6 +205,10 @@ func explained(r Resource) explain.Resource {
 			Changed: r.Changed, Restored: r.Restored, RemovalHeldBack: r.RemovalHeldBack, ChangeHeldBack: r.ChangeHeldBack, Frozen: r.Frozen, FellBack: r.FellBack,
 		},
 	}
+	if r.Tries != nil {
+		out.Offered = r.Tries.Line(time.Now())
+	}
+	return out
 }
 
 // Explain returns the explanations for the clients of each node.

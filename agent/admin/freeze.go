@@ -162,6 +162,23 @@ type Changes interface {
 	// RollBack serves an earlier configuration, and freezes it. If something is missing for a node and
 	// Partial is not set, nothing changes for any node.
 	RollBack(RollbackRequest) ([]Rollback, error)
+	// OfferAgain offers to clients again what they rejected. It is an error if nothing that is meant is rejected.
+	OfferAgain(OfferRequest) ([]Offer, error)
+}
+
+// OfferRequest says what of that which clients rejected is offered to them again: these names, as TYPE/NAME, or all. DryRun changes
+// nothing.
+type OfferRequest struct {
+	Names  []string
+	DryRun bool
+}
+
+// Offer is a resource that is, or would be, offered again to the clients of a node.
+type Offer struct {
+	Node   string `json:"node"`
+	Type   string `json:"type"`
+	Name   string `json:"name"`
+	Reason string `json:"reason,omitempty"`
 }
 
 // maxReason bounds the reason of a freeze, which travels in NACKs and in logs.
@@ -302,6 +319,54 @@ func rollbackRequest(v url.Values, now time.Time) (q RollbackRequest, err error)
 		err = errors.Join(err, errors.New("give a time or a version, not both"))
 	}
 	return q, err
+}
+
+func (q OfferRequest) values() url.Values {
+	v := url.Values{"resource": q.Names}
+	if q.DryRun {
+		v.Set("dry_run", "true")
+	}
+	return v
+}
+
+// offerRequest is the reverse of values.
+func offerRequest(v url.Values) (q OfferRequest, err error) {
+	for key, values := range v {
+		switch key {
+		case "resource":
+			q.Names = values
+			for _, name := range values {
+				_, bad := ParseName(name)
+				err = errors.Join(err, bad)
+			}
+		case "dry_run":
+			q.DryRun, err = parseBool(key, values[0], err)
+		default:
+			err = errors.Join(err, fmt.Errorf("unknown parameter %q: want resource or dry_run", key))
+		}
+	}
+	return q, err
+}
+
+// offerAgain answers with a list of Offers.
+func (s *Server) offerAgain(w http.ResponseWriter, r *http.Request) {
+	q, err := offerRequest(r.URL.Query())
+	if err != nil {
+		text(w, http.StatusBadRequest, err.Error()+"\n")
+		return
+	}
+	all, err := s.cfg.Changes.OfferAgain(q)
+	if err != nil {
+		text(w, http.StatusConflict, err.Error()+"\n")
+		return
+	}
+	writeJSON(w, http.StatusOK, notNil(all))
+}
+
+// OfferAgain asks that clients are offered again what they rejected.
+func (c Client) OfferAgain(ctx context.Context, q OfferRequest) (all []Offer, err error) {
+	err = c.post(ctx, "/offer-again", q.values(), func(r io.Reader) error { return json.NewDecoder(r).Decode(&all) })
+	return all, err
 }
 
 func (s *Server) freeze(w http.ResponseWriter, r *http.Request) {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -23,6 +24,13 @@ func (c *changes) Freeze(q FreezeRequest) error {
 	}
 	c.freezes = append(c.freezes, q)
 	return nil
+}
+
+func (c *changes) OfferAgain(q OfferRequest) ([]Offer, error) {
+	if len(q.Names) > 0 && q.Names[0] == "CDS/none" {
+		return nil, errors.New("resume --rejected: CDS/none is not rejected")
+	}
+	return []Offer{{Node: "n", Type: "LDS", Name: "bad", Reason: fmt.Sprint("because ", q.Names, q.DryRun)}}, nil
 }
 
 func (c *changes) RollBack(q RollbackRequest) ([]Rollback, error) {
@@ -58,13 +66,33 @@ func TestRequestsAreReadAsTheyAreSent(t *testing.T) {
 func TestOnlyTheOwnerFreezesAndRollsBack(t *testing.T) {
 	c := &changes{}
 	h := server(t, Config{State: &agent{}, Changes: c}).full(true)
-	for _, path := range []string{"/freeze", "/rollback"} {
+	for _, path := range []string{"/freeze", "/rollback", "/offer-again"} {
 		if got := askAs(h, false, "POST", path); got.Code != 403 {
 			t.Errorf("a reader gets %d to %s", got.Code, path)
 		}
 	}
 	if len(c.freezes)+len(c.rollbacks) > 0 {
 		t.Errorf("%+v", c)
+	}
+}
+
+func TestWhatWasRejectedIsOfferedAgainByAnOwner(t *testing.T) {
+	h := server(t, Config{State: &agent{}, Changes: &changes{}}).full(true)
+	for query, want := range map[string]struct {
+		code int
+		text string
+	}{
+		"":                              {200, `because [] false`},
+		"?resource=LDS%2Fbad":           {200, `because [LDS/bad] false`},
+		"?resource=LDS%2Fbad&dry_run=1": {200, `because [LDS/bad] true`},
+		"?resource=CDS%2Fnone":          {409, "CDS/none is not rejected"},
+		"?resource=bad":                 {400, "unknown type"},
+		"?dry_run=perhaps":              {400, "want true or false"},
+		"?reason=none":                  {400, "unknown parameter"},
+	} {
+		if got := askAs(h, true, "POST", "/offer-again"+query); got.Code != want.code || !strings.Contains(got.Body.String(), want.text) {
+			t.Errorf("%q: %d %s, want %d %q", query, got.Code, got.Body, want.code, want.text)
+		}
 	}
 }
 

@@ -72,6 +72,7 @@ func (s *Server) full(unix bool) http.Handler {
 	if s.cfg.Changes != nil {
 		mux.HandleFunc("POST /freeze", s.freeze)
 		mux.HandleFunc("POST /rollback", s.rollback)
+		mux.HandleFunc("POST /offer-again", s.offerAgain)
 	}
 	if s.cfg.Rehearser != nil {
 		mux.HandleFunc("POST /rehearsal", s.rehearseLive)

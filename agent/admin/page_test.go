@@ -87,7 +87,7 @@ func TestProblemsAreInTheStatus(t *testing.T) {
 	}
 	want := []string{
 		"error socket, for 0s: it was deleted",
-		"error CDS: 2 resources NACKed by clients of node \"web-1\", for 1h: `holdfast dump --admin unix:/a --type CDS` shows why",
+		"error CDS: 2 resources NACKed by clients of node \"web-1\", for 1h: `holdfast dump --admin unix:/a --type CDS` shows why; `holdfast resume --admin unix:/a --rejected` offers them again at once",
 	}
 	var got []string
 	for _, p := range status.Found {

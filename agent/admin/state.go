@@ -323,6 +323,38 @@ type FileError struct {
 	Error string `json:"error"`
 }
 
+// Tries is how a resource that clients rejected is offered to them again.
+type Tries struct {
+	// Offers counts how often it was, since it was first rejected. Last is when it was last rejected.
+	Offers int       `json:"offers"`
+	Last   time.Time `json:"last"`
+	// Since is since when it is offered; the zero time if it is not now. Next is when it is the next time, if nothing else happens; the zero
+	// time if that needs a reason: that Envoy accepts something else, or that the control plane repeats it. After is before when no such
+	// reason counts.
+	Since time.Time `json:"since,omitzero"`
+	Next  time.Time `json:"next,omitzero"`
+	After time.Time `json:"after"`
+}
+
+// Line says it in words.
+func (t *Tries) Line(now time.Time) string {
+	often := "not offered again yet"
+	if t.Offers > 0 {
+		often = "offered again " + plural(t.Offers, "time")
+	}
+	switch {
+	case !t.Since.IsZero():
+		return often + ", and now"
+	case t.Next.After(now):
+		return often + ", next in " + age(t.Next, now)
+	case !t.Next.IsZero():
+		return often + ", next as soon as it may be"
+	case t.After.After(now):
+		return often + ", without a cause not within " + age(t.After, now)
+	}
+	return often + ", next when something that it refers to changes, Envoy accepts something else, or the control plane repeats it"
+}
+
 // Resource is one resource of one group. The tags are those of a dump.
 type Resource struct {
 	// Group is the id of the group's node.
@@ -337,6 +369,8 @@ type Resource struct {
 	Standing        xds.Status `json:"standing"`
 	// Reason is the reason of the client's NACK of this content.
 	Reason string `json:"reason,omitempty"`
+	// Tries is how it is offered again; nil if no client NACKed it.
+	Tries *Tries `json:"tries,omitempty"`
 	// Error is the last error of the upstream for this resource: one that it reported, or an unusable
 	// body. The cached content stays in use.
 	Error string `json:"error,omitempty"`

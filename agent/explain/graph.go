@@ -35,14 +35,16 @@ type Resource struct {
 
 // Facts are what is known about a resource, in the words of status and dump.
 type Facts struct {
-	Standing        string    `json:"standing,omitempty"`
-	Version         string    `json:"version,omitempty"`
-	UpstreamVersion string    `json:"upstream_version,omitempty"`
-	Source          string    `json:"source,omitempty"`
-	GoodVersion     string    `json:"good_version,omitempty"`
-	Frozen          bool      `json:"frozen,omitempty"`
-	FellBack        bool      `json:"fell_back,omitempty"`
-	Reason          string    `json:"reason,omitempty"`
+	Standing        string `json:"standing,omitempty"`
+	Version         string `json:"version,omitempty"`
+	UpstreamVersion string `json:"upstream_version,omitempty"`
+	Source          string `json:"source,omitempty"`
+	GoodVersion     string `json:"good_version,omitempty"`
+	Frozen          bool   `json:"frozen,omitempty"`
+	FellBack        bool   `json:"fell_back,omitempty"`
+	Reason          string `json:"reason,omitempty"`
+	// Offered says how what Envoy NACKed is offered to it again.
+	Offered         string    `json:"offered,omitempty"`
 	Error           string    `json:"error,omitempty"`
 	Deadline        time.Time `json:"deadline,omitzero"`
 	Changed         time.Time `json:"changed,omitzero"`

@@ -51,6 +51,26 @@ func (g *Group) Resume() bool {
 	return g.cache.Resume() || unfrozen
 }
 
+// OfferAgain offers to the clients again what they rejected, and returns it. meant reports of a name whether it is; dryRun changes nothing.
+func (g *Group) OfferAgain(meant func(xds.Key) bool, dryRun bool) (out []admin.Offer) {
+	names := g.cache.OfferAgain(meant, dryRun)
+	reasons := make(map[xds.Key]string)
+	for _, k := range names {
+		for _, r := range g.cache.Resources(k.Type) {
+			if r.Name == k.Name {
+				reasons[k] = r.Reason
+			}
+		}
+	}
+	for _, k := range names {
+		out = append(out, admin.Offer{Node: g.Node().GetId(), Type: xds.Short(k.Type), Name: k.Name, Reason: reasons[k]})
+	}
+	if !dryRun && len(names) > 0 {
+		g.cfg.Log.Info("what clients rejected is offered to them again: `holdfast resume --rejected`", "resources", len(names))
+	}
+	return out
+}
+
 // refersTo returns the names that a resource refers to; that of a type of which it needs everything is "".
 func refersTo(r *xds.Resource) (names []xds.Key) {
 	for _, ref := range references.Of(r.Body) {

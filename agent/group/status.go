@@ -103,6 +103,9 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 				}
 				row := admin.Resource{Group: node, Type: t.Type, Name: r.Name, Source: r.Source, Standing: r.Status, Reason: r.Reason,
 					Changed: r.Changed, Restored: r.Restored, RemovalHeldBack: r.RemovalHeldBack, ChangeHeldBack: r.ChangeHeldBack, Going: r.Going, Frozen: r.Frozen, FellBack: r.FellBack}
+				if t := r.Tries; t != nil {
+					row.Tries = &admin.Tries{Offers: t.Offers, Last: t.Last, Since: t.Since, Next: t.Next, After: t.After}
+				}
 				if cur := r.Current; cur != nil {
 					row.Version = cur.Version
 					if cur.UpstreamVersion != xds.OfResponse {

@@ -259,15 +259,40 @@ its start, the agent serves the last stable version of what had changed before (
 
 With --removals only, and at once, confirm what the control plane removed and the agent holds
 back because it looks like an accident (--max-removal-percent): it takes effect now, and not
-only when the control plane has confirmed it. What is frozen stays so.`
+only when the control plane has confirmed it. What is frozen stays so.
+
+With --rejected only, offer to Envoy again, at once, what it rejected: everything, or these
+names. The agent does so by itself when something has changed that it refers to, and otherwise
+ever more seldom (docs/design.md, I7).`
+
+const resumeExample = `
+holdfast resume
+holdfast resume --removals
+
+# what Envoy rejected: what there is, and offer it again
+holdfast resume --rejected --dry-run
+holdfast resume --rejected LDS/ingress`
 
 func newResume() *command {
-	c := newCommand("resume", "serve again what is frozen or held back after crashes of Envoy", resumeLong, "\nholdfast resume\nholdfast resume --removals")
-	var removals bool
-	c.section("What").BoolVar(&removals, "removals", false, "confirm the removals that are held back because they look like an accident")
+	c := newCommand("resume", "serve again what is frozen, held back or rejected", resumeLong, resumeExample)
+	c.takesMany("[TYPE/NAME…]", completeNames)
+	var removals, rejected bool
+	var offer admin.OfferRequest
+	flags := c.section("What")
+	flags.BoolVar(&removals, "removals", false, "confirm the removals that are held back because they look like an accident")
+	flags.BoolVar(&rejected, "rejected", false, "offer again what Envoy rejected")
+	flags.BoolVar(&offer.DryRun, "dry-run", false, "with --rejected: show what would be offered again")
 	c.callAgent(func(ctx context.Context, client admin.Client) error {
-		if removals {
+		offer.Names = c.arguments
+		switch {
+		case removals && rejected:
+			return errors.New("give --removals or --rejected, not both")
+		case !rejected && (offer.DryRun || len(offer.Names) > 0):
+			return errors.New("names and --dry-run need --rejected: everything that is frozen or held back is resumed together")
+		case removals:
 			return cli.Failed(client.Do(ctx, "resume-removals"))
+		case rejected:
+			return offerAgain(ctx, client, offer, c.OutOrStdout())
 		}
 		if err := client.Do(ctx, "resume"); err != nil {
 			return cli.Failed(err)
@@ -275,6 +300,29 @@ func newResume() *command {
 		return cli.Failed(writeStillHeldBack(ctx, client, c.OutOrStdout()))
 	})
 	return c
+}
+
+// offerAgain offers what was rejected again, and says what.
+func offerAgain(ctx context.Context, client admin.Client, q admin.OfferRequest, w io.Writer) error {
+	for _, name := range q.Names {
+		if _, err := admin.ParseName(name); err != nil {
+			return err
+		}
+	}
+	all, err := client.OfferAgain(ctx, q)
+	if err != nil {
+		return cli.Failed(err)
+	}
+	is := "is"
+	if q.DryRun {
+		is = "would be"
+	}
+	for _, o := range all {
+		if _, err := fmt.Fprintf(w, "node %q: %s/%s %s offered again; it was rejected: %s\n", admin.Printable(o.Node), o.Type, admin.Printable(o.Name), is, admin.Printable(o.Reason)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // writeStillHeldBack names the removals that are held back.

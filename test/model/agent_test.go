@@ -476,7 +476,7 @@ func (s *stream) next() (resp *down.Response, wake time.Time) {
 func (s *stream) noteClaim(claim down.Answer) {
 	for _, r := range claim.Acked {
 		if it, ok := hashed(kindOf(claim.Type), r.Name, r.Version); ok && s.w.place(it) >= 0 {
-			if s.c.dislikes[it] && s.w.nacked[it] { // it may have ignored it before it subscribed
+			if s.c.dislikes[it] && s.w.needs[it] == "" && s.w.nacked[it] { // it may have ignored it before it subscribed
 				s.w.fail(6, "client %d is taken to have accepted %s, which it NACKs", s.c.id, it)
 			}
 			s.seen[it.k].claimed[it] = true

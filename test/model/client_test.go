@@ -23,7 +23,7 @@ type client struct {
 	started  time.Time
 	delta    bool
 	envoy    bool
-	dislikes map[item]bool
+	dislikes map[item]bool // see world.needs
 	types    [kinds]*clientType
 	stream   *stream // nil while it is away
 
@@ -222,6 +222,12 @@ func (c *client) stale(k kind) {
 	c.stream.toAgent = append(c.stream.toAgent, req)
 }
 
+// refuses reports whether the client NACKs an item now.
+func (c *client) refuses(it item) bool {
+	cluster := c.w.needs[it]
+	return c.dislikes[it] && (cluster == "" || c.types[cds].holds[cluster] == 0)
+}
+
 // take handles one response.
 func (c *client) take(msg downMessage) {
 	t := c.types[msg.k]
@@ -235,7 +241,7 @@ func (c *client) take(msg downMessage) {
 		if !t.covers(it.name) {
 			continue
 		}
-		if c.dislikes[it] {
+		if c.refuses(it) {
 			bad = append(bad, it.name+": "+it.String()+" is refused")
 			continue
 		}

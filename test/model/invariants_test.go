@@ -2,6 +2,10 @@ package model
 
 import (
 	"maps"
+	"slices"
+
+	"github.com/holdfast-xds/holdfast/agent/cache"
+	"github.com/holdfast-xds/holdfast/internal/xds"
 
 	down "github.com/holdfast-xds/holdfast/downstream/session"
 )
@@ -173,7 +177,7 @@ func (s *stream) willHold(k kind) map[string]int {
 		put := make(map[string]int)
 		for _, it := range msg.items() {
 			put[it.name] = it.content
-			if s.c.dislikes[it] {
+			if s.c.refuses(it) {
 				put[it.name] = holds[it.name]
 			}
 		}
@@ -249,7 +253,7 @@ func (w *world) checkHeld(c *client, k kind, name string) {
 		return
 	}
 	switch {
-	case is.content == 0 && has == 0, has == is.content && !c.dislikes[is]:
+	case is.content == 0 && has == 0, has == is.content && (!c.dislikes[is] || w.needs[is] != ""):
 	case is.content == 0 && k.full() && t.names[name] && w.deaf[k][name]:
 		// It was requested again before the server knew that it was not requested any more, so the
 		// server does not send it again; nobody learns that it is missing.
@@ -267,11 +271,20 @@ func (w *world) checkHeld(c *client, k kind, name string) {
 		fail("it is not what the control plane says")
 	case has == is.content:
 		fail("it refused that")
+	case w.needs[is] != "" && w.rejected(is) && !slices.ContainsFunc(w.clients, func(c *client) bool { return c.refuses(is) }):
+		fail("it would take it now")
 	case !c.delta && k.full():
 		// Several suspects in a complete set are not sent again (design.md I7).
 	case has == 0 && c.dislikes[is] && w.anyGood(k, name, c):
 		fail("something else was accepted")
 	}
+}
+
+// rejected reports whether the agent takes an item for one that clients NACKed.
+func (w *world) rejected(it item) bool {
+	return slices.ContainsFunc(w.cache.Resources(it.k.url()), func(r cache.ResourceStatus) bool {
+		return r.Name == it.name && r.Current != nil && r.Current.Version == it.wire().hash && r.Status == xds.Nacked
+	})
 }
 
 // anyGood reports whether clients ACKed contents of a resource, none of which c NACKs: which of

@@ -113,7 +113,13 @@ func (w *world) stopDisk(killed, written bool) {
 
 // newCache makes the cache of an agent that was just started.
 func (w *world) newCache() {
-	cfg := cache.Config{FallbackEnabled: true}
+	cfg := cache.Config{FallbackEnabled: true, References: func(r *xds.Resource) []xds.Key {
+		it, ok := hashed(kindOf(r.Type), r.Name, r.Version)
+		if cluster := w.needs[it]; ok && cluster != "" {
+			return []xds.Key{{Type: xds.ClusterType, Name: cluster}}
+		}
+		return nil
+	}}
 	if w.guarded {
 		cfg.Guard = cache.Guard{MaxRemovalPercent: 50, ConfirmAfter: confirmAfter}
 	}

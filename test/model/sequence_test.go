@@ -213,7 +213,10 @@ func (seq *sequence) begin(w *world) {
 		c := newClient(w, i, b[6]>>i&1 == 1, b[7]>>i&1 == 1)
 		for j := range int(b[8+i]) % 3 {
 			n := int(b[11+i]) >> j
-			c.dislikes[item{kind(n % int(kinds)), names[n/4%len(names)], 1 + n/5%contents}] = true
+			it := item{kind(n % int(kinds)), names[n/4%len(names)], 1 + n/5%contents}
+			if c.dislikes[it] = true; (it.k == lds || it.k == rds) && n%3 > 0 {
+				w.needs[it] = names[n%len(names)]
+			}
 		}
 		w.clients = append(w.clients, c)
 		w.say("%s", c)

@@ -26,6 +26,8 @@ const maxClients = 3
 // happens in the goroutine that plays the steps; the cache's own, which ends
 // leases, runs only while that one sleeps or waits.
 type world struct {
+	// needs has the items that clients who dislike them do not NACK when they have a cluster, as Envoy does with validate_clusters.
+	needs   map[item]string
 	cache   *cache.Cache
 	disk    disk
 	journal *cache.Journal
@@ -67,7 +69,7 @@ type violation struct {
 func (v *violation) String() string { return fmt.Sprintf("invariant %d: %s", v.invariant, v.what) }
 
 func newWorld(f fault, kn known, onlyDelta, guarded bool) *world {
-	w := &world{onlyDelta: onlyDelta, guarded: guarded, versions: make(map[string]map[string]up.Version), fault: f, known: kn}
+	w := &world{needs: make(map[item]string), onlyDelta: onlyDelta, guarded: guarded, versions: make(map[string]map[string]up.Version), fault: f, known: kn}
 	w.knowledge.init()
 	w.oracle.init()
 	w.disk.init()

@@ -1,0 +1,337 @@
+package nacks
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/holdfast-xds/holdfast/agent/cache/contents"
+	"github.com/holdfast-xds/holdfast/agent/cache/history"
+	"github.com/holdfast-xds/holdfast/agent/cache/state"
+	"github.com/holdfast-xds/holdfast/agent/cache/subscriptions"
+	"github.com/holdfast-xds/holdfast/internal/bubble"
+	"github.com/holdfast-xds/holdfast/internal/xds"
+)
+
+// rig has a Nacks, a client of everything, and what it is offered.
+type rig struct {
+	*testing.T
+	*Nacks
+	s       *state.State
+	client  *subscriptions.Client
+	refers  map[string][]xds.Key // by the name of a resource
+	refused bool                 // nothing may be served
+	offers  []string
+	at      []time.Duration // when
+	began   time.Time
+}
+
+func inRig(t *testing.T, test func(r *rig)) {
+	t.Helper()
+	bubble.Test(t, func(t *testing.T) {
+		r := &rig{T: t, refers: make(map[string][]xds.Key), began: time.Now()}
+		r.s = state.New(subscriptions.New(time.Minute, func(xds.Key) {}), nil, func() {})
+		r.Nacks = New(r.s, func(t *state.Table, name string) *history.History {
+			if e := t.Entry(name); e != nil {
+				return &e.History
+			}
+			return nil
+		}, func(c *xds.Resource) []xds.Key { return r.refers[c.Name] }, func(xds.Key) bool { return !r.refused })
+		r.client = r.s.Union.Open()
+		for _, typeURL := range xds.Types() {
+			r.client.Subscribe(typeURL, true, nil, nil)
+		}
+		test(r)
+	})
+}
+
+func (r *rig) put(typeURL, name, version string, body []byte) *state.Change {
+	t := r.s.Table(typeURL)
+	content := &xds.Resource{Type: typeURL, Name: name, Version: version, Body: &anypb.Any{Value: body}}
+	done := t.Put(content, contents.Origin{}, nil)
+	x := &state.Change{Event: state.NewEvent(), Table: t, Name: name, Resource: content, Entry: done.Entry, Done: done}
+	r.After(x)
+	return x
+}
+
+// rejected puts a content that the client NACKs.
+func (r *rig) rejected(typeURL, name string) {
+	r.put(typeURL, name, "bad", nil)
+	r.nack(typeURL, name)
+}
+
+func (r *rig) nack(typeURL, name string) {
+	t := r.s.Table(typeURL)
+	r.Nack(t, t.Resource(name), "no", false, time.Now())
+}
+
+// accepts says that the client ACKed contents or removals.
+func (r *rig) accepts(typeURL string, changed ...Accepted) {
+	r.Nacks.Accepted(r.s.Table(typeURL), changed, time.Now())
+}
+
+// run lets a time pass, in which the client NACKs each offer if it is to.
+func (r *rig) run(d time.Duration, nacks bool) {
+	for end := time.Now().Add(d); ; {
+		e := state.NewEvent()
+		next := r.Tick(e)
+		for ch := range e.All {
+			for name := range ch.Each {
+				r.offers, r.at = append(r.offers, name), append(r.at, time.Since(r.began).Round(time.Second))
+				if nacks {
+					r.nack(ch.Table.URL, name)
+				}
+			}
+		}
+		if e.Any() {
+			continue
+		}
+		if next.IsZero() || next.After(end) {
+			time.Sleep(time.Until(end))
+			return
+		}
+		time.Sleep(time.Until(next))
+	}
+}
+
+func (r *rig) wantOffers(want ...string) {
+	r.Helper()
+	if !slices.Equal(r.offers, want) {
+		r.Errorf("offered %q at %v, want %q", r.offers, r.at, want)
+	}
+	r.offers, r.at = nil, nil
+}
+
+// design.md I7 (5): whatever the client accepts and the control plane repeats, a page can say how often it is offered in a week.
+func TestAWeekOfReasonsIsAFewOffersADay(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.rejected(xds.RouteType, "bad")
+		day := make(map[int]int)
+		for range 7 * 24 * 60 {
+			r.accepts(xds.ClusterType, Accepted{Name: "other"})
+			r.put(xds.RouteType, "bad", "bad", nil)
+			r.run(time.Minute, true)
+		}
+		for _, at := range r.at {
+			day[int(at/(24*time.Hour))]++
+		}
+		if day[0] > 36 || day[0] < 30 {
+			t.Errorf("%d on the first day", day[0])
+		}
+		for d := 1; d < 7; d++ {
+			if day[d] > 24 || day[d] < 20 {
+				t.Errorf("%d on day %d", day[d], d)
+			}
+		}
+	})
+}
+
+func TestWhatIsAReasonAndWhatIsACause(t *testing.T) {
+	listener := func(port uint32) []byte {
+		any, err := anypb.New(&listenerv3.Listener{Address: &corev3.Address{Address: &corev3.Address_SocketAddress{
+			SocketAddress: &corev3.SocketAddress{Address: "::", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port}},
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return any.GetValue()
+	}
+	for _, tc := range []struct {
+		name    string
+		happens func(r *rig)
+		// after is how long after it the offer comes, when the pause is an hour; 0 for not within two.
+		after time.Duration
+	}{
+		{"nothing", func(*rig) {}, 0},
+		{"a cluster to which it leads is accepted", func(r *rig) { r.accepts(xds.ClusterType, Accepted{Name: "cause"}) }, time.Second},
+		{"it is removed", func(r *rig) { r.accepts(xds.ClusterType, Accepted{Name: "cause", Removed: true}) }, time.Second},
+		{"something else is accepted", func(r *rig) { r.accepts(xds.ClusterType, Accepted{Name: "other"}) }, time.Hour},
+		{"something else of its type is", func(r *rig) { r.accepts(xds.ListenerType, Accepted{Name: "other"}) }, 0},
+		{"endpoints are", func(r *rig) { r.accepts(xds.EndpointType, Accepted{Name: "cause"}) }, 0},
+		{"the control plane repeats it", func(r *rig) { r.put(xds.ListenerType, "bad", "bad", listener(1)) }, time.Hour},
+		{"another listener leaves its address", func(r *rig) {
+			r.accepts(xds.ListenerType, Accepted{Name: "other", Before: &xds.Resource{Type: xds.ListenerType, Body: &anypb.Any{Value: listener(1)}}})
+		}, time.Second},
+		{"another listener leaves another address", func(r *rig) {
+			r.accepts(xds.ListenerType, Accepted{Name: "other", Before: &xds.Resource{Type: xds.ListenerType, Body: &anypb.Any{Value: listener(2)}}})
+		}, 0},
+		{"another listener is removed", func(r *rig) { r.accepts(xds.ListenerType, Accepted{Name: "other", Removed: true}) }, time.Second},
+		{"an operator says so", func(r *rig) { r.Again(func(k xds.Key) bool { return k.Name == "bad" }, false, time.Now()) }, time.Second},
+		{"an operator asks what would be", func(r *rig) {
+			if names := r.Again(func(xds.Key) bool { return true }, true, time.Now()); len(names) != 1 || names[0].Name != "bad" {
+				r.Errorf("%v", names)
+			}
+		}, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inRig(t, func(r *rig) {
+				r.refers["bad"] = []xds.Key{{Type: xds.ClusterType, Name: "cause"}, {Type: xds.EndpointType, Name: "cause"}}
+				r.put(xds.ListenerType, "bad", "bad", listener(1))
+				r.nack(xds.ListenerType, "bad")
+				for range 13 { // until the pause is an hour
+					r.accepts(xds.RouteType, Accepted{Name: "x"})
+					r.run(time.Hour, true)
+				}
+				r.accepts(xds.RouteType, Accepted{Name: "x"})
+				r.run(time.Second, true)
+				r.offers, r.at = nil, nil
+				r.began = time.Now()
+				tc.happens(r)
+				r.run(2*time.Hour, true)
+				switch {
+				case tc.after == 0:
+					r.wantOffers()
+				case len(r.at) != 1 || r.at[0] > tc.after || tc.after == time.Hour && r.at[0] == 0:
+					t.Errorf("offered at %v, want within %v, once", r.at, tc.after)
+				}
+			})
+		})
+	}
+}
+
+// A cluster that changes all the time is a cause ever more seldom; another cause is one at once.
+func TestTheSameCauseIsOneEverMoreSeldom(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.refers["bad"] = []xds.Key{{Type: xds.ClusterType, Name: "a"}, {Type: xds.ClusterType, Name: "b"}}
+		r.rejected(xds.RouteType, "bad")
+		for range 24 * 60 {
+			r.accepts(xds.ClusterType, Accepted{Name: "a"})
+			r.run(time.Minute, true)
+		}
+		if n := len(r.offers); n > 40 {
+			t.Errorf("%d offers in a day", n)
+		}
+		r.offers, r.at = nil, nil
+		r.accepts(xds.ClusterType, Accepted{Name: "b"})
+		r.run(time.Second, true)
+		r.wantOffers("bad")
+	})
+}
+
+func TestOneOfATypeIsOfferedAtATime(t *testing.T) {
+	inRig(t, func(r *rig) {
+		for i := range 3 {
+			name := fmt.Sprint("bad", i)
+			r.refers[name] = []xds.Key{{Type: xds.ClusterType, Name: "cause"}}
+			r.rejected(xds.RouteType, name)
+		}
+		r.rejected(xds.ListenerType, "bad")
+		r.accepts(xds.ClusterType, Accepted{Name: "cause"})
+		r.run(10*time.Second, false)
+		r.wantOffers("bad0", "bad")
+		routes := r.s.Table(xds.RouteType)
+		routes.Entry("bad0").Ack(routes.Resource("bad0"))
+		r.Acked(routes.Key("bad0"), routes.Entry("bad0"))
+		r.run(time.Second, false)
+		r.wantOffers("bad1")
+		r.run(time.Minute, false) // no answer
+		r.wantOffers("bad2")
+		if names := r.Rejected(xds.RouteType); len(names) != 2 {
+			t.Errorf("rejected: %q", names)
+		}
+	})
+}
+
+// Frozen, held back after crashes, without a client: it waits.
+func TestNothingIsOfferedThatMustNotBeServed(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.rejected(xds.RouteType, "bad")
+		r.refused = true
+		r.Again(func(xds.Key) bool { return true }, false, time.Now())
+		r.run(time.Hour, true)
+		r.wantOffers()
+		r.refused = false
+		r.client.Close(func(_, _ string) bool { return false })
+		r.run(time.Hour, true)
+		r.wantOffers()
+		r.s.Union.Open().Subscribe(xds.RouteType, false, []string{"bad"}, nil)
+		r.run(time.Second, true)
+		r.wantOffers("bad")
+	})
+}
+
+// A control plane that goes back and forth between two contents that are rejected gets neither a new pause.
+func TestAContentThatComesBackKeepsItsPause(t *testing.T) {
+	inRig(t, func(r *rig) {
+		for i := range 24 * 60 {
+			version := fmt.Sprint("bad", i%2)
+			r.put(xds.RouteType, "bad", version, nil)
+			if i < 2 {
+				r.nack(xds.RouteType, "bad")
+			}
+			r.run(time.Minute, true)
+		}
+		if n := len(r.offers); n > 80 {
+			t.Errorf("%d offers in a day", n)
+		}
+	})
+}
+
+// An Envoy that goes while it is offered something may have ended because of it: the next one is not offered the same at once.
+func TestAnOfferThatAClientDoesNotOutliveHasFailed(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.rejected(xds.RouteType, "bad")
+		r.Again(func(xds.Key) bool { return true }, false, time.Now())
+		r.run(time.Second, false)
+		r.wantOffers("bad")
+		e := r.s.Table(xds.RouteType).Entry("bad")
+		if e.Status() != xds.Pending || !e.Rejected() || e.Item().Offer == 0 || e.Save().Content != nil {
+			t.Errorf("while it is offered: %s, rejected %v, offer %d, stored %v", e.Status(), e.Rejected(), e.Item().Offer, e.Save().Content)
+		}
+		r.Closed(r.client, map[string][]string{xds.RouteType: {"bad"}})
+		if e.Status() != xds.Nacked || e.Reason() != "no" {
+			t.Errorf("it is %s: %s", e.Status(), e.Reason())
+		}
+		r.run(time.Hour, true)
+		r.wantOffers()
+		tries, ok := r.Tries(xds.Key{Type: xds.RouteType, Name: "bad"})
+		if !ok || tries.Offers != 1 || !tries.After.After(tries.Last.Add(MinPause)) {
+			t.Errorf("%+v", tries)
+		}
+	})
+}
+
+// The source of a response that was NACKed is told when everything of it is accepted, and only if it has sent nothing since.
+func TestTheSourceIsToldWhenEverythingIsAccepted(t *testing.T) {
+	for _, newer := range []bool{false, true} {
+		inRig(t, func(r *rig) {
+			t := r.s.Table(xds.RouteType)
+			t.BeginUpdate()
+			r.rejected(xds.RouteType, "a")
+			r.rejected(xds.RouteType, "b")
+			said := 0
+			r.Refused(t.URL, t.Updates(), func(err error) {
+				if err == nil {
+					said++
+				}
+			})
+			take := func(name string) {
+				r.Again(func(k xds.Key) bool { return k.Name == name }, false, time.Now())
+				r.run(time.Second, false)
+				t.Entry(name).Ack(t.Resource(name))
+				r.Acked(t.Key(name), t.Entry(name))
+				for _, say := range r.Late() {
+					say()
+				}
+			}
+			take("a")
+			if said > 0 {
+				r.Error("it is told although b is rejected")
+			}
+			if newer {
+				t.BeginUpdate()
+				r.put(xds.RouteType, "c", "1", nil)
+			}
+			take("b")
+			if want := map[bool]int{false: 1, true: 0}[newer]; said != want {
+				r.Errorf("told %d times, want %d", said, want)
+			}
+		})
+	}
+}

@@ -35,6 +35,7 @@ import (
 //	del T NAME      an upstream reports that the name does not exist
 //	lose T NAME     the name becomes unknown to the state
 //	know T K        the Knowledge of the wildcard is K; it is complete at the start
+//	offer T NAME                     offers the newest version, which was NACKed, again
 //	accept, reject, suspect T NAME   sets the status of the newest version to ACKed, NACKed or
 //	                suspect; for reject and suspect, "good=V" is the version that was ACKed before
 //	doubt T NAME    adds a name to View.MaybeHeld
@@ -517,6 +518,8 @@ func (s *fakeState) do(verb, typeURL string, args []string, changed func(names [
 		return nil
 	case "accept":
 		item.Status, item.Acked = xds.Acked, item.Current
+	case "offer":
+		item.Status, item.Offer = xds.Pending, item.Offer+1
 	case "reject", "suspect":
 		item.Status = xds.Nacked
 		s.rejections++

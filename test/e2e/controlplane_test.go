@@ -105,7 +105,7 @@ func TestTheControlPlaneWithholdsFromOneMachineOnlyWhatItNACKed(t *testing.T) {
 
 			a.Kill()
 			a = machine("machine-a")
-			servesOn(a, first)
+			servesOn(a, second) // the address is free, and it is offered to it again (design.md I7)
 			servesOn(b, second)
 			set(first)
 			servesOn(b, first)

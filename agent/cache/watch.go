@@ -23,13 +23,17 @@ type Watch struct {
 	types         map[string]*watched   // by type URL, under c.mu
 	uncertain     *uncertain.Client     // under c.mu
 	closed        bool                  // under c.mu
+	// resumes: the client has something from an earlier stream, so that it is no new process. judged has what it NACKed, and what
+	// others NACKed before it came and it is offered because it is one. Both under c.mu.
+	resumes bool
+	judged  map[xds.Key]struct{}
 	// tooStale: the cache was too old to be served when the watch was opened, and still is.
 	tooStale bool // under c.mu
 }
 
 // Watch opens a view for a stream. client names the client in the reasons of its NACKs: a node id.
 func (c *Cache) Watch(client string) *Watch {
-	w := &Watch{c: c, name: client, changed: make(chan struct{}, 1), types: make(map[string]*watched)}
+	w := &Watch{c: c, name: client, changed: make(chan struct{}, 1), types: make(map[string]*watched), judged: make(map[xds.Key]struct{})}
 	w.tooStale = c.cfg.Stale != nil && c.cfg.Stale()
 	c.mu.Lock()
 	c.watches[w] = struct{}{}
@@ -59,6 +63,14 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 		w.types[typeURL] = &watched{Subscribed: w.subscriptions.Of(typeURL), dirty: make(map[string]struct{})}
 	}
 	w.c.stable.Subscribed(w.subscriptions, typeURL, first, fewer)
+}
+
+// Resume says that the client has something from an earlier stream. One that does not is taken for a new process, which may take what the
+// one before NACKed.
+func (w *Watch) Resume() {
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	w.resumes = true
 }
 
 // Begin returns a snapshot of the cache, and what changed for this watch since the last Begin. It
@@ -154,6 +166,9 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 		changed = append(changed, nacks.Accepted{Name: name, Removed: true})
 	}
 	c.nacks.Accepted(t, changed, e.Now)
+	if !w.resumes && len(accepted) > 0 && c.nacks.Watching() {
+		c.nacks.Started(t, w.judged, e.Now)
+	}
 	c.notifyAll(e)
 	due := c.journal.AfterWrite(c.nacks.Late())
 	c.mu.Unlock()
@@ -190,7 +205,8 @@ func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *x
 	}
 	if rejected != nil {
 		w.mayHold(t, rejected.Name)
-		c.nacks.Nack(t, rejected, reason, revision == 0, e.Now)
+		w.judged[t.Key(rejected.Name)] = struct{}{}
+		c.nacks.Nack(w.subscriptions, t, rejected, reason, revision == 0, e.Now)
 		c.nacks.Settle(e)
 		c.notifyAll(e)
 	}

@@ -520,6 +520,9 @@ func (v view) Begin() (session.View, []xds.Change) { return v.Watch.Begin() }
 func (v view) HadWildcard(typeURL string) bool { return v.cache.HadWildcard(typeURL) }
 
 func (v view) Subscribe(in xds.SubscriptionChange) {
+	if in.Holds {
+		v.Watch.Resume()
+	}
 	v.Watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 }
 

@@ -250,7 +250,7 @@ func (s *Session) Request(req *Request) Effect {
 	} else {
 		sub.requestSotW(req, !known, change)
 	}
-	change.Wildcard = sub.wildcard
+	change.Wildcard, change.Holds = sub.wildcard, !known && (req.Version != "" || len(req.Initial) > 0)
 	if change.Wildcard != hadWildcard || len(change.Subscribe)+len(change.Unsubscribe) > 0 {
 		eff.Subscription = change
 	}

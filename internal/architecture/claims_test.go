@@ -363,7 +363,7 @@ func TestArchitecture_placesExist(t *testing.T) {
 			t.Errorf("docs/architecture.md: %s does not exist", path)
 		}
 	}
-	rows := regexp.MustCompile("(?m)^\\| I\\d+ \\|[^|]*\\| (.*) \\|$").FindAllStringSubmatch(text, -1)
+	rows := regexp.MustCompile(`(?m)^\| I\d+ \|[^|]*\| (.*) \|$`).FindAllStringSubmatch(text, -1)
 	if len(rows) < 12 {
 		t.Fatalf("%d rows of invariants", len(rows))
 	}

@@ -79,6 +79,8 @@ type SubscriptionChange struct {
 	Complete bool
 	// Subscribe lists names that are subscribed to now and were not before, Unsubscribe the opposite.
 	Subscribe, Unsubscribe []string
+	// Holds says that the client has something of the type from an earlier stream, as its first request says.
+	Holds bool
 }
 
 // Errors of a control plane about a name. A cached resource of that name stays in use (protocol.md

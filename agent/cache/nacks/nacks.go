@@ -3,7 +3,7 @@
 //
 // It promises that:
 //   - what was NACKed is offered again at once when something that it refers to, or that has its address, was accepted, changed or
-//     removed by a client since, and when an operator says so;
+//     removed by a client since, when a new process comes, and when an operator says so;
 //   - it is offered again under a growing pause when clients have ACKed something of another type since, or a source repeats it: not
 //     every reason can be known. Only a cause starts the pause anew, and the same cause ever more seldom;
 //   - one name of a type is offered at a time, and none that is not to be served;
@@ -14,6 +14,7 @@
 package nacks
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -73,6 +74,9 @@ type record struct {
 	offers    int
 	pause     time.Duration
 	offeredAt time.Time
+	// judges are the clients that have not answered to the offer. refused is the last reason of those that have NACKed it; "" for none.
+	judges  map[*subscriptions.Client]struct{}
+	refused string
 	// due is when it is offered again; the zero time for not.
 	due time.Time
 	// refers has what it refers to, and conflicts the addresses and keys that no other resource of its type may have.
@@ -229,6 +233,22 @@ func (n *Nacks) Accepted(t *state.Table, changed []Accepted, now time.Time) {
 	}
 }
 
+// Started is called when a new process has ACKed contents of a type: it is another judge. What was NACKed of this type, or where clients
+// have accepted nothing, is offered to it, once: judged has what was, and what it has NACKed itself. The more often new processes come
+// the more seldom, as with every cause.
+func (n *Nacks) Started(t *state.Table, judged map[xds.Key]struct{}, now time.Time) {
+	for k, r := range n.records {
+		if _, was := judged[k]; was {
+			continue
+		}
+		e := n.s.Table(k.Type).Entry(k.Name)
+		if k.Type == t.URL || e != nil && e.Acked() == nil {
+			judged[k] = struct{}{}
+			n.cause(r, xds.Key{}, now)
+		}
+	}
+}
+
 // refersTo reports whether a content refers to a name, or to all of its type.
 func (r *record) refersTo(k xds.Key) bool {
 	_, name := r.refers[k]
@@ -304,32 +324,49 @@ func (n *Nacks) Suspect(t *state.Table, r *xds.Resource) {
 	}
 }
 
-// Nack records the NACK of the only new resource of a response. apart says that it was found to be the one to blame among others, or was
-// sent apart from them: since then these may have been accepted.
-func (n *Nacks) Nack(t *state.Table, content *xds.Resource, reason string, apart bool, now time.Time) {
-	h := n.history(t, content.Name)
-	if h == nil || !h.Nack(content.Version, reason) {
-		return
-	}
-	k, e := t.Key(content.Name), t.Entry(content.Name)
-	n.counts[t.URL]++
-	n.s.Persist(k)
-	n.retry[t.URL] = struct{}{}
-	if e == nil || &e.History != h {
-		return // it is served in place of the newest one, which is not offered
-	}
+// Nack records that a client NACKed the only new resource of a response. apart says that it was found to be the one to blame among others, or
+// was sent apart from them: since then these may have been accepted.
+func (n *Nacks) Nack(client *subscriptions.Client, t *state.Table, content *xds.Resource, reason string, apart bool, now time.Time) {
+	h, k, e := n.history(t, content.Name), t.Key(content.Name), t.Entry(content.Name)
 	r := n.records[k]
-	if r == nil || r.version != content.Version {
-		r = n.record(content, now)
-		n.records[k] = r
-		if apart {
-			n.reason(r)
+	if r != nil && r.version != content.Version {
+		r = nil
+	}
+	switch {
+	case h == nil:
+	case r != nil && !r.offeredAt.IsZero() && e != nil && &e.History == h:
+		r.refused = reason
+		n.answered(client, k, r, now)
+	case !h.Nack(content.Version, reason):
+	default:
+		n.nacked(t, content.Name)
+		if r == nil && e != nil && &e.History == h { // otherwise it is served in place of the newest one, which is not offered
+			r = n.record(content, now)
+			n.records[k] = r
+			if apart {
+				n.reason(r)
+			}
 		}
+	}
+}
+
+// nacked is called when the newest content of a name has become NACKed.
+func (n *Nacks) nacked(t *state.Table, name string) {
+	n.counts[t.URL]++
+	n.s.Persist(t.Key(name))
+	n.retry[t.URL] = struct{}{}
+}
+
+// answered records that a client has NACKed an offer, or has gone. Only when all have it has failed: what one process cannot do another
+// may.
+func (n *Nacks) answered(client *subscriptions.Client, k xds.Key, r *record, now time.Time) {
+	if delete(r.judges, client); len(r.judges) > 0 {
 		return
 	}
-	if !r.offeredAt.IsZero() { // otherwise another client NACKs the same offer
-		n.failed(k, r, now)
+	if e := n.s.Table(k.Type).Entry(k.Name); e != nil {
+		r.refused = cmp.Or(r.refused, e.Reason()) // all have gone
 	}
+	n.failed(k, r, now)
 }
 
 // record returns the record of a content that is NACKed for the first time.
@@ -345,7 +382,11 @@ func (n *Nacks) record(content *xds.Resource, now time.Time) *record {
 
 // failed records that an offer has failed.
 func (n *Nacks) failed(k xds.Key, r *record, now time.Time) {
-	r.at, r.offeredAt, r.pause = now, time.Time{}, min(2*r.pause, MaxPause)
+	t := n.s.Table(k.Type)
+	if e := t.Entry(k.Name); e != nil && e.Nack(r.version, r.refused) {
+		n.nacked(t, k.Name)
+	}
+	r.at, r.offeredAt, r.refused, r.pause = now, time.Time{}, "", min(2*r.pause, MaxPause)
 	if n.offered[k.Type] == k {
 		delete(n.offered, k.Type)
 		n.s.Wake()
@@ -354,19 +395,10 @@ func (n *Nacks) failed(k xds.Key, r *record, now time.Time) {
 
 // Closed is called when a client has disconnected. What it was offered and has not answered counts as NACKed, with the reason of before:
 // it may have ended because of it.
-func (n *Nacks) Closed(_ *subscriptions.Client, unanswered map[string][]string) {
-	if len(n.records) == 0 {
-		return
-	}
-	for typeURL, names := range unanswered {
-		t := n.s.Table(typeURL)
-		for _, name := range names {
-			r, h := n.records[t.Key(name)], n.history(t, name)
-			if r == nil || r.offeredAt.IsZero() || h == nil || h.Current().Version != r.version || h.Status() != xds.Pending {
-				continue
-			}
-			h.Nack(r.version, h.Reason())
-			n.failed(t.Key(name), r, time.Now())
+func (n *Nacks) Closed(client *subscriptions.Client, _ map[string][]string) {
+	for k, r := range n.records {
+		if _, judges := r.judges[client]; judges && !r.offeredAt.IsZero() {
+			n.answered(client, k, r, time.Now())
 		}
 	}
 }
@@ -402,7 +434,9 @@ func (n *Nacks) Tick(e *state.Event) (next time.Time) {
 			next = wake.Earliest(next, until)
 			continue
 		}
-		delete(n.offered, typeURL)
+		if delete(n.offered, typeURL); r.refused != "" {
+			n.failed(k, r, now)
+		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(n.records), state.CompareKeys) {
 		r := n.records[k]
@@ -425,7 +459,13 @@ func (n *Nacks) offer(e *state.Event, k xds.Key, r *record) bool {
 	if entry == nil || !n.s.Union.AnyOpen() || !n.s.IsUsed(t, k.Name, entry.Current()) || !entry.Offer() {
 		return false
 	}
-	r.due, r.offeredAt = time.Time{}, e.Now
+	r.due, r.offeredAt, r.refused = time.Time{}, e.Now, ""
+	r.judges = make(map[*subscriptions.Client]struct{})
+	for client := range n.s.Union.OpenClients() {
+		if subscribed := client.Of(k.Type); subscribed != nil && subscribed.Covers(entry.Current()) {
+			r.judges[client] = struct{}{}
+		}
+	}
 	r.offers++
 	e.Changes(t).Add(k.Name, entry.Current())
 	return true

@@ -17,7 +17,9 @@ import (
 func TestWhatWasNACKedWithOthersIsOfferedAgain(t *testing.T) {
 	for _, typeURL := range []string{xds.ClusterType, xds.EndpointType} {
 		for cause, happens := range map[string]func(n *Nacks, t *state.Table, bad *contents.Entry){
-			"is NACKed alone": func(n *Nacks, t *state.Table, bad *contents.Entry) { n.Nack(t, bad.Current(), "no", false, time.Now()) },
+			"is NACKed alone": func(n *Nacks, t *state.Table, bad *contents.Entry) {
+				n.Nack(nil, t, bad.Current(), "no", false, time.Now())
+			},
 			"is removed": func(n *Nacks, t *state.Table, bad *contents.Entry) {
 				n.After(&state.Change{Table: t, Name: "bad", Kind: state.Removed, Entry: t.Drop("bad")})
 			},

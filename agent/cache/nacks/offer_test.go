@@ -68,7 +68,7 @@ func (r *rig) rejected(typeURL, name string) {
 
 func (r *rig) nack(typeURL, name string) {
 	t := r.s.Table(typeURL)
-	r.Nack(t, t.Resource(name), "no", false, time.Now())
+	r.Nacks.Nack(r.client, t, t.Resource(name), "no", false, time.Now())
 }
 
 // accepts says that the client ACKed contents or removals.
@@ -191,6 +191,74 @@ func TestWhatIsAReasonAndWhatIsACause(t *testing.T) {
 					t.Errorf("offered at %v, want within %v, once", r.at, tc.after)
 				}
 			})
+		})
+	}
+}
+
+// design.md I7: another process is another judge, once it has what was accepted; many in a row are not one each time.
+func TestANewProcessIsOfferedWhatTheOneBeforeNACKed(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.rejected(xds.RouteType, "bad")
+		r.put(xds.RouteType, "good", "1", nil)
+		started := func(typeURL string, judged map[xds.Key]struct{}) {
+			r.Started(r.s.Table(typeURL), judged, time.Now())
+			r.run(time.Second, true)
+		}
+		r.run(time.Minute, true)
+		judged := make(map[xds.Key]struct{})
+		started(xds.ListenerType, judged) // clients have accepted nothing of the name
+		r.wantOffers("bad")
+		started(xds.RouteType, judged)
+		r.wantOffers()
+		bad := r.s.Table(xds.RouteType).Entry("bad")
+		bad.Ack(bad.Current())
+		r.put(xds.RouteType, "bad", "worse", nil)
+		r.nack(xds.RouteType, "bad")
+		r.run(time.Minute, true)
+		judged = make(map[xds.Key]struct{})
+		started(xds.ListenerType, judged)
+		r.wantOffers() // it has not accepted what was accepted of it
+		started(xds.RouteType, judged)
+		r.wantOffers("bad")
+		for range 1000 {
+			started(xds.RouteType, make(map[xds.Key]struct{}))
+		}
+		if n := len(r.offers); n > 15 {
+			t.Errorf("%d offers to 1000 processes in %v", n, r.at)
+		}
+	})
+}
+
+// A NACK belongs to a client: the offer to others stays, until the last of them has NACKed it, has gone, or has had time enough.
+func TestAnOfferIsToEachClient(t *testing.T) {
+	for how, ends := range map[string]func(r *rig, second *subscriptions.Client){
+		"NACKs it, too": func(r *rig, second *subscriptions.Client) {
+			t := r.s.Table(xds.RouteType)
+			r.Nacks.Nack(second, t, t.Resource("bad"), "no", false, time.Now())
+		},
+		"goes":         func(r *rig, second *subscriptions.Client) { r.Closed(second, nil) },
+		"says nothing": func(r *rig, _ *subscriptions.Client) { r.run(time.Minute, false) },
+		"takes it": func(r *rig, _ *subscriptions.Client) {
+			t := r.s.Table(xds.RouteType)
+			t.Entry("bad").Ack(t.Resource("bad"))
+			r.Acked(t.Key("bad"), t.Entry("bad"))
+		},
+	} {
+		inRig(t, func(r *rig) {
+			second, elsewhere := r.s.Union.Open(), r.s.Union.Open()
+			second.Subscribe(xds.RouteType, false, []string{"bad"}, nil)
+			elsewhere.Subscribe(xds.RouteType, false, []string{"other"}, nil)
+			r.rejected(xds.RouteType, "bad")
+			r.Again(func(xds.Key) bool { return true }, false, time.Now())
+			r.run(time.Second, true)
+			e := r.s.Table(xds.RouteType).Entry("bad")
+			if e.Status() != xds.Pending {
+				r.Errorf("after the first NACK it is %s", e.Status())
+			}
+			ends(r, second)
+			if taken := how == "takes it"; e.Rejected() == taken || !taken && e.Status() != xds.Nacked {
+				r.Errorf("when the second %s it is %s", how, e.Status())
+			}
 		})
 	}
 }

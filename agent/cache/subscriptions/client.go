@@ -37,8 +37,9 @@ func (u *Union) Open() *Client {
 	return c
 }
 
-// AnyOpen reports whether there is a client.
-func (u *Union) AnyOpen() bool { return len(u.open) > 0 }
+// AnyOpen reports whether there is a client, and OpenClients yields all, in no order.
+func (u *Union) AnyOpen() bool                  { return len(u.open) > 0 }
+func (u *Union) OpenClients() iter.Seq[*Client] { return maps.Keys(u.open) }
 
 // Since returns since when there has been a client of a type; the zero time if there is none.
 func (u *Union) Since(typeURL string) (opened time.Time) {

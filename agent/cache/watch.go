@@ -203,16 +203,20 @@ func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *x
 		w.mayHold(t, r.Name)
 		c.nacks.Suspect(t, r)
 	}
+	offered := false
 	if rejected != nil {
 		w.mayHold(t, rejected.Name)
 		w.judged[t.Key(rejected.Name)] = struct{}{}
-		c.nacks.Nack(w.subscriptions, t, rejected, reason, revision == 0, e.Now)
+		offered = c.nacks.Nack(w.subscriptions, t, rejected, reason, revision == 0, e.Now)
 		c.nacks.Settle(e)
 		c.notifyAll(e)
 	}
 	var due []func()
 	if revision > 0 {
-		due = append(c.pending.Of(t.URL).Nack(w, revision, errors.New(reason)), c.journal.AfterWrite(c.pending.Of(t.URL).Seen(w, revision))...)
+		if !offered {
+			due = c.pending.Of(t.URL).Nack(w, revision, errors.New(reason))
+		}
+		due = append(due, c.journal.AfterWrite(c.pending.Of(t.URL).Seen(w, revision))...)
 	}
 	c.mu.Unlock()
 	run(due)

@@ -176,6 +176,7 @@ type answer struct {
 	known          bool        // the clients have answered, or the response is malformed
 	nack           string      // the reason; "" for an ACK
 	byClients      bool        // the clients NACKed it
+	again          bool        // the response was ACKed before
 	// at is when the answer is sent at the latest or, once it is known, at the earliest.
 	at time.Time
 }
@@ -350,7 +351,7 @@ func (s *Session) Answer(typeURL, nonce string, err error, now time.Time) (late 
 	}
 	s.recheckLater(sub, now)
 	if s.cfg.Form == xds.Delta {
-		a := &answer{nonce: nonce, byClients: true}
+		a := &answer{nonce: nonce, byClients: true, again: true}
 		sub.nack(a, err.Error(), now)
 		sub.answers = append(sub.answers, a)
 	}
@@ -363,6 +364,8 @@ func (sub *subscription) accept(nonce string, now time.Time) {
 	delete(sub.timedOut, nonce)
 	i := slices.IndexFunc(sub.answers, func(a *answer) bool { return a.nonce == nonce && a.byClients })
 	switch {
+	case i >= 0 && sub.answers[i].again:
+		sub.answers = slices.Delete(sub.answers, i, i+1)
 	case i >= 0:
 		a := sub.answers[i]
 		a.nack, a.byClients, a.at = "", false, now

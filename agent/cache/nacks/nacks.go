@@ -325,8 +325,9 @@ func (n *Nacks) Suspect(t *state.Table, r *xds.Resource) {
 }
 
 // Nack records that a client NACKed the only new resource of a response. apart says that it was found to be the one to blame among others, or
-// was sent apart from them: since then these may have been accepted.
-func (n *Nacks) Nack(client *subscriptions.Client, t *state.Table, content *xds.Resource, reason string, apart bool, now time.Time) {
+// was sent apart from them: since then these may have been accepted. It reports whether the content was offered again, so that the NACK says
+// nothing of an update.
+func (n *Nacks) Nack(client *subscriptions.Client, t *state.Table, content *xds.Resource, reason string, apart bool, now time.Time) (offered bool) {
 	h, k, e := n.history(t, content.Name), t.Key(content.Name), t.Entry(content.Name)
 	r := n.records[k]
 	if r != nil && r.version != content.Version {
@@ -337,6 +338,7 @@ func (n *Nacks) Nack(client *subscriptions.Client, t *state.Table, content *xds.
 	case r != nil && !r.offeredAt.IsZero() && e != nil && &e.History == h:
 		r.refused = reason
 		n.answered(client, k, r, now)
+		return true
 	case !h.Nack(content.Version, reason):
 	default:
 		n.nacked(t, content.Name)
@@ -348,6 +350,7 @@ func (n *Nacks) Nack(client *subscriptions.Client, t *state.Table, content *xds.
 			}
 		}
 	}
+	return false
 }
 
 // nacked is called when the newest content of a name has become NACKed.

@@ -71,6 +71,7 @@ func (w *Watch) Resume() {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
 	w.resumes = true
+	w.c.nacks.Returned(time.Now())
 }
 
 // Begin returns a snapshot of the cache, and what changed for this watch since the last Begin. It
@@ -149,7 +150,8 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 		w.confirmHeld(t, r.Name)
 		entry := t.Entry(r.Name)
 		if c.nacks.Watching() {
-			changed = append(changed, nacks.Accepted{Name: r.Name, Before: c.freezer.Accepted(t, r.Name, entry)})
+			before := c.freezer.Accepted(t, r.Name, entry)
+			changed = append(changed, nacks.Accepted{Name: r.Name, Before: before, Known: state.SameVersion(before, r)})
 		}
 		if c.changer.Ack(e, t, entry, r) && !c.fallback.HoldsBack(t.Key(r.Name)) {
 			c.stable.Begin(subscribed, t, entry, r, e.Now)

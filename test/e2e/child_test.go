@@ -426,7 +426,10 @@ func (w *world) fallenBack() {
 
 // deadly is a listener whose Lua code ends the process that reads it.
 func (w *world) deadly() *listenerv3.Listener {
-	l := xdstest.Listener("deadly", uint32(w.freePort()), "ingress")
+	return w.makeDeadly(xdstest.Listener("deadly", uint32(w.freePort()), "ingress"))
+}
+
+func (w *world) makeDeadly(l *listenerv3.Listener) *listenerv3.Listener {
 	var hcm hcmv3.HttpConnectionManager
 	filter := l.GetFilterChains()[0].GetFilters()[0]
 	w.check(filter.GetTypedConfig().UnmarshalTo(&hcm))

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -88,6 +89,51 @@ func TestWhatWasRejectedIsServedWhenItsCauseIsGone(t *testing.T) {
 				}))
 				w.standings("nothing is rejected", func(counts map[string]int) bool { return counts["rejected"] == 0 && counts["suspect"] == 0 })
 				w.check(traffic.Stop())
+			})
+		})
+	}
+}
+
+// design.md I7: an Envoy that ends because of what it is offered again ends once: the next process is served on, and is not offered it.
+func TestAnOfferThatKillsEnvoyKillsOne(t *testing.T) {
+	for _, child := range []bool{true, false} {
+		t.Run(fmt.Sprint("child ", child), func(t *testing.T) {
+			inAllForms(t, func(w *world) {
+				if child {
+					w.startWithChild("--state-dir", w.path("state"))
+				} else {
+					w.start("--state-dir", w.path("state"))
+				}
+				w.cp.Set(w.makeDeadly(w.inlineListener("deadly", w.freePort(), "late")))
+				w.asked("of the NACK", func(e xdstest.Event) bool { return e.Kind == xdstest.Nack && e.Type == xds.ListenerType })
+				w.cp.Set(xdstest.StaticCluster("late", w.v2.Addr))
+				ended := func() error {
+					if child {
+						if n := w.child().Restarts; n != 1 {
+							return fmt.Errorf("Envoy was started again %d times", n)
+						}
+						return nil
+					}
+					if w.envoy.Alive() == nil {
+						return errors.New("Envoy is alive")
+					}
+					return nil
+				}
+				w.check(testbed.Eventually(limit, ended))
+				if !child {
+					w.envoy = w.startEnvoy()
+				}
+				w.serves("v1")
+				traffic := testbed.StartTraffic(w.url, requestInterval)
+				w.cp.Set(xdstest.StaticCluster("other", w.v2.Addr)) // a reason, and no cause
+				w.cp.Resend(xds.ListenerType)
+				time.Sleep(5 * time.Second)
+				w.check(traffic.Stop())
+				if child {
+					w.check(ended())
+				} else {
+					w.check(w.envoy.Alive())
+				}
 			})
 		})
 	}

@@ -6,6 +6,7 @@
 //     removed by a client since, when a new process comes, and when an operator says so;
 //   - it is offered again under a growing pause when clients have ACKed something of another type since, or a source repeats it: not
 //     every reason can be known. Only a cause starts the pause anew, and the same cause ever more seldom;
+//   - what a client did not outlive is offered to no new process without another cause, but once a day;
 //   - one name of a type is offered at a time, and none that is not to be served;
 //   - a content that was NACKed together with others is offered again when one of these turns out to be the cause, is replaced or is
 //     removed: in state of the world a complete set cannot be sent without it.
@@ -31,6 +32,13 @@ import (
 const (
 	MinPause = time.Second
 	MaxPause = time.Hour
+)
+
+// What a client did not outlive, if it went within killedWithin of the offer, is offered again to no new process, but for a cause, or after
+// killedPause.
+const (
+	killedWithin = time.Minute
+	killedPause  = 24 * time.Hour
 )
 
 // offerTimeout is how long a client that is offered a name again delays others of the type: it may withhold its answer while a cluster
@@ -77,6 +85,8 @@ type record struct {
 	// judges are the clients that have not answered to the offer. refused is the last reason of those that have NACKed it; "" for none.
 	judges  map[*subscriptions.Client]struct{}
 	refused string
+	// killed says that a client that was sent the last offer went without an answer: it may have ended because of it.
+	killed bool
 	// due is when it is offered again; the zero time for not.
 	due time.Time
 	// refers has what it refers to, and conflicts the addresses and keys that no other resource of its type may have.
@@ -179,7 +189,7 @@ func (n *Nacks) cause(r *record, of xds.Key, now time.Time) {
 		due = latest(now, r.at.Add(min(MinPause<<min(times-1, 12), MaxPause)))
 	}
 	r.causes[of]++
-	r.pause = MinPause
+	r.pause, r.killed = MinPause, false
 	if r.due.IsZero() || due.Before(r.due) {
 		r.due = due
 	}
@@ -223,6 +233,9 @@ func (n *Nacks) Accepted(t *state.Table, changed []Accepted, now time.Time) {
 			if of == k {
 				continue
 			}
+			if r.killed && c.Known {
+				continue // a new process has what the one had that ended
+			}
 			if r.refersTo(of) && t.URL != xds.EndpointType || k.Type == t.URL && len(r.conflicts) > 0 && c.frees(r.conflicts) {
 				n.cause(r, of, now)
 			}
@@ -238,7 +251,7 @@ func (n *Nacks) Accepted(t *state.Table, changed []Accepted, now time.Time) {
 // the more seldom, as with every cause.
 func (n *Nacks) Started(t *state.Table, judged map[xds.Key]struct{}, now time.Time) {
 	for k, r := range n.records {
-		if _, was := judged[k]; was {
+		if _, was := judged[k]; was || r.killed {
 			continue
 		}
 		e := n.s.Table(k.Type).Entry(k.Name)
@@ -261,8 +274,8 @@ type Accepted struct {
 	Name string
 	// Before is what clients had accepted before; nil for nothing, and for what is not known any more.
 	Before *xds.Resource
-	// Removed says that they ACKed its removal.
-	Removed bool
+	// Removed says that they ACKed its removal, Known that another client has accepted the same content before.
+	Removed, Known bool
 }
 
 // frees reports whether one of these addresses or keys may be free now.
@@ -390,6 +403,9 @@ func (n *Nacks) failed(k xds.Key, r *record, now time.Time) {
 		n.nacked(t, k.Name)
 	}
 	r.at, r.offeredAt, r.refused, r.pause = now, time.Time{}, "", min(2*r.pause, MaxPause)
+	if r.killed {
+		r.pause = killedPause
+	}
 	if n.offered[k.Type] == k {
 		delete(n.offered, k.Type)
 		n.s.Wake()
@@ -398,10 +414,22 @@ func (n *Nacks) failed(k xds.Key, r *record, now time.Time) {
 
 // Closed is called when a client has disconnected. What it was offered and has not answered counts as NACKed, with the reason of before:
 // it may have ended because of it.
-func (n *Nacks) Closed(client *subscriptions.Client, _ map[string][]string) {
+func (n *Nacks) Closed(client *subscriptions.Client, unanswered map[string][]string) {
+	now := time.Now()
 	for k, r := range n.records {
-		if _, judges := r.judges[client]; judges && !r.offeredAt.IsZero() {
-			n.answered(client, k, r, time.Now())
+		if _, judges := r.judges[client]; !judges || r.offeredAt.IsZero() {
+			continue
+		}
+		r.killed = r.killed || slices.Contains(unanswered[k.Type], k.Name) && now.Sub(r.offeredAt) < killedWithin
+		n.answered(client, k, r, now)
+	}
+}
+
+// Returned is called when a client comes that has something from an earlier stream: a process that went without an answer has not ended.
+func (n *Nacks) Returned(now time.Time) {
+	for _, r := range n.records {
+		if r.killed && now.Sub(r.at) < killedWithin {
+			r.killed, r.pause = false, 2*MinPause
 		}
 	}
 }
@@ -462,7 +490,7 @@ func (n *Nacks) offer(e *state.Event, k xds.Key, r *record) bool {
 	if entry == nil || !n.s.Union.AnyOpen() || !n.s.IsUsed(t, k.Name, entry.Current()) || !entry.Offer() {
 		return false
 	}
-	r.due, r.offeredAt, r.refused = time.Time{}, e.Now, ""
+	r.due, r.offeredAt, r.refused, r.killed = time.Time{}, e.Now, "", false
 	r.judges = make(map[*subscriptions.Client]struct{})
 	for client := range n.s.Union.OpenClients() {
 		if subscribed := client.Of(k.Type); subscribed != nil && subscribed.Covers(entry.Current()) {
@@ -483,7 +511,7 @@ func (n *Nacks) Again(of func(xds.Key) bool, dryRun bool, now time.Time) (names 
 		}
 		names = append(names, k)
 		if !dryRun {
-			r.due, r.pause, r.causes = now, MinPause, nil
+			r.due, r.pause, r.killed, r.causes = now, MinPause, false, nil
 			n.s.Wake()
 		}
 	}

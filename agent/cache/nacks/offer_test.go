@@ -344,6 +344,7 @@ func TestAContentThatComesBackKeepsItsPause(t *testing.T) {
 // An Envoy that goes while it is offered something may have ended because of it: the next one is not offered the same at once.
 func TestAnOfferThatAClientDoesNotOutliveHasFailed(t *testing.T) {
 	inRig(t, func(r *rig) {
+		r.refers["bad"] = []xds.Key{{Type: xds.ClusterType, Name: "cause"}}
 		r.rejected(xds.RouteType, "bad")
 		r.Again(func(xds.Key) bool { return true }, false, time.Now())
 		r.run(time.Second, false)
@@ -356,11 +357,36 @@ func TestAnOfferThatAClientDoesNotOutliveHasFailed(t *testing.T) {
 		if e.Status() != xds.Nacked || e.Reason() != "no" {
 			t.Errorf("it is %s: %s", e.Status(), e.Reason())
 		}
-		r.run(time.Hour, true)
-		r.wantOffers()
+		started := func() {
+			r.Started(r.s.Table(xds.RouteType), make(map[xds.Key]struct{}), time.Now())
+			r.accepts(xds.ClusterType, Accepted{Name: "other"}, Accepted{Name: "cause", Known: true})
+			r.run(time.Minute, true)
+		}
+		started()
+		r.run(22*time.Hour, true)
+		r.wantOffers() // no other process ends because of it
 		tries, ok := r.Tries(xds.Key{Type: xds.RouteType, Name: "bad"})
 		if !ok || tries.Offers != 1 || !tries.After.After(tries.Last.Add(MinPause)) {
 			t.Errorf("%+v", tries)
+		}
+		r.run(2*time.Hour, true)
+		r.wantOffers("bad") // once a day
+		for cause, happens := range map[string]func(){
+			"a cause":                  func() { r.accepts(xds.ClusterType, Accepted{Name: "cause"}) },
+			"an operator":              func() { r.Again(func(xds.Key) bool { return true }, false, time.Now()) },
+			"the process has returned": func() { r.Returned(time.Now()); started() },
+		} {
+			r.Again(func(xds.Key) bool { return true }, false, time.Now())
+			r.run(time.Second, false)
+			r.Closed(r.client, map[string][]string{xds.RouteType: {"bad"}})
+			r.offers = nil
+			if happens(); len(r.offers) == 0 {
+				r.run(time.Second, true)
+			}
+			if len(r.offers) == 0 {
+				t.Errorf("%s: it is not offered again", cause)
+			}
+			r.run(time.Hour, true)
 		}
 	})
 }

@@ -86,8 +86,8 @@ func (c *Cache) apply(u xds.Update, answer func(nack error), numbered func(revis
 		}
 	}
 	c.guard.EndIfConfirmed(t.Updated)
-	if len(concerned) == 0 {
-		concerned = c.pendingWatches(t, u)
+	if newest := c.pending.Of(t.URL).Newest(); len(concerned) == 0 && len(newest) > 0 && repeatsPending(t, u) {
+		concerned = newest
 	}
 	if said := answer; answer != nil && !e.Withheld {
 		update := t.Updates()
@@ -296,17 +296,11 @@ func (c *Cache) Withdraw(typeURL string, names []string) {
 	}
 }
 
-// pendingWatches returns the watches that have not answered the newest pending update, if this
-// update repeats a resource of it that no client has answered: the repeat gets the same answer.
-func (c *Cache) pendingWatches(t *state.Table, u xds.Update) []*Watch {
-	newest := c.pending.Of(t.URL).Newest()
-	if len(newest) == 0 {
-		return nil
-	}
-	for _, r := range u.Resources {
-		if e := t.Entry(r.Name); e != nil && e.Status() == xds.Pending {
-			return newest
-		}
-	}
-	return nil
+// repeatsPending reports whether an update repeats a resource that no client has answered: then it gets the same answer as the newest
+// pending update.
+func repeatsPending(t *state.Table, u xds.Update) bool {
+	return slices.ContainsFunc(u.Resources, func(r *xds.Resource) bool {
+		e := t.Entry(r.Name)
+		return e != nil && e.Status() == xds.Pending
+	})
 }

@@ -14,7 +14,8 @@ import (
 func (c *Cache) Run(ctx context.Context) error {
 	wake.Loop(ctx, c.wake, func() time.Time {
 		c.mu.Lock()
-		next := c.tick()
+		now := time.Now()
+		next := wake.Earliest(c.expireLeases(now), c.dropExpired(now), c.stable.Tick(now), c.runGuard(now), c.expireFallback(now), c.offerAgain())
 		c.mu.Unlock()
 		if c.cfg.OnIdle != nil && c.Idle() {
 			c.cfg.OnIdle()
@@ -22,12 +23,6 @@ func (c *Cache) Run(ctx context.Context) error {
 		return next
 	})
 	return nil
-}
-
-// tick does what is due, and returns when more is; the zero time for never.
-func (c *Cache) tick() time.Time {
-	now := time.Now()
-	return wake.Earliest(c.expireLeases(now), c.dropExpired(now), c.stable.Tick(now), c.runGuard(now), c.expireFallback(now), c.offerAgain())
 }
 
 // expireLeases ends the leases, and the uncertainty about disconnected clients, that are due, and

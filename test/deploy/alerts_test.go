@@ -69,10 +69,15 @@ var alertCases = []alertCase{
 	}, "", ""},
 
 	{"HoldfastNackBurst", "10m", []string{
-		`holdfast_answers_total{pod="a",type="LDS",form="delta",result="nack"} 0 0 4x20`, `holdfast_answers_total{pod="b",type="LDS",form="delta",result="nack"} 0 0 5x20`,
-	}, "type=LDS", "9 LDS NACKs in ten minutes"},
-	{"HoldfastNackBurst", "10m", []string{
-		`holdfast_answers_total{pod="a",type="LDS",form="delta",result="nack"} 0 0 1x20`, `holdfast_answers_total{pod="a",type="LDS",form="delta",result="ack"} 0+9x20`,
+		`holdfast_resources{pod="a",type="LDS",standing="rejected"} 0 0 1x20`, `holdfast_resources{pod="b",type="LDS",standing="rejected"} 0 0 2x20`,
+		`holdfast_resources{pod="c",type="LDS",standing="rejected"} 0 0 1x20`, `holdfast_resources{pod="d",type="LDS",standing="rejected"} 0 0 1x20`,
+		`holdfast_resources{pod="e",type="LDS",standing="rejected"} 0 0 1x20`, `holdfast_resources{pod="f",type="LDS",standing="rejected"} 0 0 1x20`,
+	}, "type=LDS", "The Envoys of 6 agents began to NACK LDS in the last ten minutes"},
+	{"HoldfastNackBurst", "15m", []string{ // one that is offered it again (design.md I7), and some that have not taken it for long
+		`holdfast_resources{pod="a",type="LDS",standing="rejected"} 0x8 1x20`, `holdfast_answers_total{pod="a",type="LDS",form="delta",result="nack"} 0x8 9x20`,
+		`holdfast_resources{pod="b",type="LDS",standing="rejected"} 1x20`, `holdfast_resources{pod="c",type="LDS",standing="rejected"} 1x20`,
+		`holdfast_resources{pod="d",type="LDS",standing="rejected"} 1x20`, `holdfast_resources{pod="e",type="LDS",standing="rejected"} 1x20`,
+		`holdfast_resources{pod="f",type="LDS",standing="rejected"} 1x20`,
 	}, "", ""},
 
 	{"HoldfastResourcesMissing", "15m", []string{`holdfast_resource_errors{POD,type="EDS"} 2x20`}, "POD type=EDS",

@@ -125,7 +125,13 @@ func TestOneBadListenerOfFiveDoesNotTakeTheOthersBack(t *testing.T) {
 			w.envoy.Kill()
 			w.envoy = w.startEnvoy()
 			serves("an Envoy that starts anew")
-			w.stat("listener_manager.lds.update_rejected", 0)
+			w.check(testbed.Eventually(limit, func() error {
+				if w.value("listener_manager.lds.update_rejected") == 0 {
+					return errors.New("it is not offered again what was rejected")
+				}
+				return nil
+			}))
+			serves("an Envoy that was offered again what was rejected")
 			w.cp.Stop()
 			w.envoy.Kill()
 			w.check(w.agent.Stop(limit))

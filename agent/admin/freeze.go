@@ -350,12 +350,17 @@ func offerRequest(v url.Values) (q OfferRequest, err error) {
 
 // offerAgain answers with a list of Offers.
 func (s *Server) offerAgain(w http.ResponseWriter, r *http.Request) {
-	q, err := offerRequest(r.URL.Query())
+	answerChange(w, r, offerRequest, s.cfg.Changes.OfferAgain)
+}
+
+// answerChange answers a request that changes what clients are served: parse reads it, and what do did is the answer.
+func answerChange[Q, A any](w http.ResponseWriter, r *http.Request, parse func(url.Values) (Q, error), do func(Q) ([]A, error)) {
+	q, err := parse(r.URL.Query())
 	if err != nil {
 		text(w, http.StatusBadRequest, err.Error()+"\n")
 		return
 	}
-	all, err := s.cfg.Changes.OfferAgain(q)
+	all, err := do(q)
 	if err != nil {
 		text(w, http.StatusConflict, err.Error()+"\n")
 		return
@@ -385,18 +390,11 @@ func (s *Server) freeze(w http.ResponseWriter, r *http.Request) {
 
 // rollback answers with a list of Rollbacks, which are not Done if something is missing.
 func (s *Server) rollback(w http.ResponseWriter, r *http.Request) {
-	q, err := rollbackRequest(r.URL.Query(), time.Now())
-	if err != nil {
-		text(w, http.StatusBadRequest, err.Error()+"\n")
-		return
-	}
-	q.By = client(r)
-	all, err := s.cfg.Changes.RollBack(q)
-	if err != nil {
-		text(w, http.StatusConflict, err.Error()+"\n")
-		return
-	}
-	writeJSON(w, http.StatusOK, notNil(all))
+	parse := func(v url.Values) (RollbackRequest, error) { return rollbackRequest(v, time.Now()) }
+	answerChange(w, r, parse, func(q RollbackRequest) ([]Rollback, error) {
+		q.By = client(r)
+		return s.cfg.Changes.RollBack(q)
+	})
 }
 
 // Freeze asks for a freeze.

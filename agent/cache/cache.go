@@ -13,9 +13,9 @@
 //   - the subscriptions of a closed watch stay leased for a while (I11).
 //
 // What a cache does beside keeping what the sources sent is done by features: each is one object in a package of its own, which hears of
-// everything that happens to a name, and says what is served, stored and due. They are in one list (features.go). Every entry point
+// everything that happens to a name, and says what is served, stored and due. They are in one list (New). Every entry point
 // does the same: the contents take in what happened, each feature hears of it, and what is served and accepted is compared with what
-// was before (change.go): the difference is told to the watches, the archive, the journal and whoever observes.
+// was before (package change): the difference is told to the watches, the archive, the journal and whoever observes.
 //
 // The invariants are those of design.md section 3. The package knows neither SotW nor Delta, does
 // no I/O and never decodes a body. All exported methods may be called concurrently; none blocks for

@@ -217,12 +217,6 @@ func (c *Cache) Contents(typeURL, name string) (out Contents) {
 	out.Held, out.Stable = cmp.Or(c.guard.Latest(t.Key(name)), t.Resource(name)), c.stable.Content(t, name)
 	out.Accepted = c.freezer.AcceptedNow(xds.Key{Type: typeURL, Name: name})
 	item, _ := c.changer.Features.Served(t, name, t.Find(name))
-	switch {
-	case item.Current == nil:
-	case item.Acked != nil && (item.Status == xds.Nacked || item.Status == xds.Suspect):
-		out.Served = item.Acked
-	case item.Status != xds.Nacked:
-		out.Served = item.Current
-	}
+	out.Served = item.Sent()
 	return out
 }

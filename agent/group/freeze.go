@@ -55,11 +55,12 @@ func (g *Group) Resume() bool {
 func (g *Group) OfferAgain(meant func(xds.Key) bool, dryRun bool) (out []admin.Offer) {
 	names := g.cache.OfferAgain(meant, dryRun)
 	reasons := make(map[xds.Key]string)
-	for _, k := range names {
+	for i, k := range names {
+		if i > 0 && names[i-1].Type == k.Type { // they are in push order
+			continue
+		}
 		for _, r := range g.cache.Resources(k.Type) {
-			if r.Name == k.Name {
-				reasons[k] = r.Reason
-			}
+			reasons[xds.Key{Type: k.Type, Name: r.Name}] = r.Reason
 		}
 	}
 	for _, k := range names {

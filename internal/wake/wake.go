@@ -28,6 +28,14 @@ func Earliest(times ...time.Time) (first time.Time) {
 	return first
 }
 
+// Latest returns the later of two times.
+func Latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
 // Reset makes a timer fire at a time; at the zero time, it stops the timer.
 func Reset(timer *time.Timer, at time.Time) {
 	if at.IsZero() {

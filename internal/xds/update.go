@@ -159,6 +159,9 @@ type Item struct {
 	NotFound bool
 }
 
+// NackedOrSuspect reports whether clients NACKed it, alone or together with others.
+func (s Status) NackedOrSuspect() bool { return s == Suspect || s == Nacked }
+
 // Sent returns the content that clients are sent; nil for none.
 func (i Item) Sent() *Resource {
 	if i.Status == Nacked || i.Status == Suspect && i.Acked != nil {

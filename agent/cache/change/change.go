@@ -75,14 +75,11 @@ func (s sight) differs(was sight) bool {
 		return false
 	case a.Version != b.Version || a.TTL() != b.TTL() || !a.Deadline().Equal(b.Deadline()):
 		return true
-	case wasRejected(was.item) && !wasRejected(s.item):
+	case was.item.Status.NackedOrSuspect() && !s.item.Status.NackedOrSuspect():
 		return true // what others NACKed may be sent again
 	}
 	return !state.SameVersion(was.item.Sent(), s.item.Sent())
 }
-
-// wasRejected reports whether clients NACKed what the sources sent, alone or together with others.
-func wasRejected(i xds.Item) bool { return i.Status == xds.Nacked || i.Status == xds.Suspect }
 
 // tell tells who listens what has become of a name: the watches of the event, the archive and, unless that is told otherwise, whoever
 // observes. entry is that of the name now; nil for none. x is the change that did it; nil for none.
@@ -175,7 +172,7 @@ func (c *Changer) repeat(t *state.Table, entry *contents.Entry, from contents.Or
 func (c *Changer) put(e *state.Event, t *state.Table, entry *contents.Entry, from contents.Origin, r *xds.Resource) *contents.Entry {
 	was := c.look(t, r.Name, entry)
 	x := e.Change(t, r.Name, state.Put, entry)
-	x.Resource, x.From = r, from
+	x.Resource = r
 	for _, f := range c.Features.before {
 		f.Before(x)
 	}

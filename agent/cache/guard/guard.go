@@ -121,20 +121,13 @@ type accident struct {
 // confirmAfter is when a source can be asked for what confirms what was held back since a time; contact
 // is since when the agent has been in contact with the source.
 func (a *accident) confirmAfter(since, contact time.Time) time.Time {
-	return latest(since, contact).Add(a.asks[len(a.asks)-1])
+	return wake.Latest(since, contact).Add(a.asks[len(a.asks)-1])
 }
 
 // confirms reports whether an answer confirms what was held back since a time: it was requested at a
 // time.
 func (a *accident) confirms(since, requestedAt, contact time.Time) bool {
 	return a != nil && !requestedAt.Before(a.confirmAfter(since, contact))
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // New returns a Guard without deferred removals, which reads tables. changed is called when the removal of a resource
@@ -171,12 +164,12 @@ func (g *Guard) Since() (first, last time.Time) {
 	}
 	for k, d := range g.deferred {
 		if d.until.IsZero() && !d.ofEndpoints(k) {
-			first, last = wake.Earliest(first, d.since), latest(last, d.since)
+			first, last = wake.Earliest(first, d.since), wake.Latest(last, d.since)
 		}
 	}
 	for k, c := range g.changes {
 		if c.heldBack() && !(c.cause && k.Type == xds.EndpointType) {
-			first, last = wake.Earliest(first, c.since), latest(last, c.since)
+			first, last = wake.Earliest(first, c.since), wake.Latest(last, c.since)
 		}
 	}
 	return first, last
@@ -499,7 +492,7 @@ func (g *Guard) Reports(typeURL string) (n int, worth bool) {
 func (g *Guard) AskAgain() (since time.Time) {
 	for _, a := range []*accident{g.accident, g.endpoints} {
 		if a != nil {
-			since = latest(since, a.asked)
+			since = wake.Latest(since, a.asked)
 		}
 	}
 	return since
@@ -531,7 +524,7 @@ func (g *Guard) causes(endpoints bool) iter.Seq2[xds.Key, time.Time] {
 func (g *Guard) nextAsk(a *accident) (at time.Time) {
 	for _, since := range g.causes(a == g.endpoints) {
 		for _, after := range a.asks {
-			if t := latest(since, g.contact).Add(after); a.asked.Before(t) {
+			if t := wake.Latest(since, g.contact).Add(after); a.asked.Before(t) {
 				at = wake.Earliest(at, t)
 			}
 		}
@@ -539,7 +532,7 @@ func (g *Guard) nextAsk(a *accident) (at time.Time) {
 	if at.IsZero() || a.asked.IsZero() {
 		return at
 	}
-	return latest(at, a.asked.Add(a.asks[0]/4))
+	return wake.Latest(at, a.asked.Add(a.asks[0]/4))
 }
 
 // askedFor reports whether the sources were asked for what confirms a cause.

@@ -252,7 +252,7 @@ func (h *History) Offer() bool {
 func (h *History) Rejected() bool { return h.status != xds.Acked && h.Reason() != "" }
 
 // NackedOrSuspect reports whether clients NACKed the newest content, alone or together with others.
-func (h *History) NackedOrSuspect() bool { return h.status == xds.Suspect || h.status == xds.Nacked }
+func (h *History) NackedOrSuspect() bool { return h.status.NackedOrSuspect() }
 
 // Sent returns the content that clients are sent; nil for none.
 func (h *History) Sent() *xds.Resource { return h.Item().Sent() }

@@ -186,7 +186,7 @@ func (n *Nacks) cause(r *record, of xds.Key, now time.Time) {
 	}
 	due := now
 	if times := r.causes[of]; times > 0 {
-		due = latest(now, r.at.Add(min(MinPause<<min(times-1, 12), MaxPause)))
+		due = wake.Latest(now, r.at.Add(min(MinPause<<min(times-1, 12), MaxPause)))
 	}
 	r.causes[of]++
 	r.pause, r.killed = MinPause, false
@@ -194,13 +194,6 @@ func (n *Nacks) cause(r *record, of xds.Key, now time.Time) {
 		r.due = due
 	}
 	n.s.Wake()
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // forget forgets a name: it is accepted, or is not there any more.

@@ -98,9 +98,8 @@ type Change struct {
 	Kind  Kind
 	// Expired says that the TTL has ended.
 	Expired bool
-	// Resource is what is put, and From where it comes from.
+	// Resource is what is put.
 	Resource *xds.Resource
-	From     contents.Origin
 	// Entry is the entry: before the change, nil for none, what it was; after it, what it is or was.
 	Entry *contents.Entry
 	// Stable is the stable content that a name had before it was removed; a feature sets it before the name is put.

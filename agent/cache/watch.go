@@ -203,7 +203,7 @@ func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *x
 	t, e := c.state.Table(typeURL), state.NewEvent()
 	for _, r := range suspects {
 		w.mayHold(t, r.Name)
-		c.nacks.Suspect(t, r)
+		c.nacks.Suspect(w.subscriptions, t, r, reason, e.Now)
 	}
 	offered := false
 	if rejected != nil {

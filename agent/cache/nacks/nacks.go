@@ -239,20 +239,29 @@ func (n *Nacks) Accepted(t *state.Table, changed []Accepted, now time.Time) {
 	}
 }
 
-// Started is called when a new process has ACKed contents of a type: it is another judge. What was NACKed of this type, or where clients
-// have accepted nothing, is offered to it, once: judged has what was, and what it has NACKed itself. The more often new processes come
+// Started is called when a new process has ACKed contents of a type: it is another judge. What was NACKed of this type, or of one of which
+// clients have accepted nothing, is offered to it, once: judged has what was, and what it has NACKed itself. The more often new processes come
 // the more seldom, as with every cause.
 func (n *Nacks) Started(t *state.Table, judged map[xds.Key]struct{}, now time.Time) {
 	for k, r := range n.records {
 		if _, was := judged[k]; was || r.killed {
 			continue
 		}
-		e := n.s.Table(k.Type).Entry(k.Name)
-		if k.Type == t.URL || e != nil && e.Acked() == nil {
+		if k.Type == t.URL || !anyAccepted(n.s.Table(k.Type)) {
 			judged[k] = struct{}{}
 			n.cause(r, xds.Key{}, now)
 		}
 	}
+}
+
+// anyAccepted reports whether clients have accepted a content of a type: a new one is sent that first.
+func anyAccepted(t *state.Table) bool {
+	for _, e := range t.All() {
+		if e.Acked() != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // refersTo reports whether a content refers to a name, or to all of its type.
@@ -323,11 +332,21 @@ func (n *Nacks) Late() (due []func()) {
 	return due
 }
 
-// Suspect records that a content was NACKed together with others.
-func (n *Nacks) Suspect(t *state.Table, r *xds.Resource) {
-	if h := n.history(t, r.Name); h != nil {
-		h.Suspect(r.Version)
+// Suspect records that a client NACKed a content together with others. One that was NACKed alone before, and is offered again, is NACKed
+// by that: a client that has just come gets it in one response with others.
+func (n *Nacks) Suspect(client *subscriptions.Client, t *state.Table, content *xds.Resource, reason string, now time.Time) {
+	h, k, e := n.history(t, content.Name), t.Key(content.Name), t.Entry(content.Name)
+	if r := n.records[k]; r.isOffered(h, e, content) {
+		r.refused = reason
+		n.answered(client, k, r, now)
+	} else if h != nil {
+		h.Suspect(content.Version)
 	}
+}
+
+// isOffered reports whether a content, whose history is h and which is of the entry e, is offered again. The record may be nil.
+func (r *record) isOffered(h *history.History, e *contents.Entry, content *xds.Resource) bool {
+	return r != nil && r.version == content.Version && !r.offeredAt.IsZero() && e != nil && &e.History == h
 }
 
 // Nack records that a client NACKed the only new resource of a response. apart says that it was found to be the one to blame among others, or
@@ -336,19 +355,16 @@ func (n *Nacks) Suspect(t *state.Table, r *xds.Resource) {
 func (n *Nacks) Nack(client *subscriptions.Client, t *state.Table, content *xds.Resource, reason string, apart bool, now time.Time) (offered bool) {
 	h, k, e := n.history(t, content.Name), t.Key(content.Name), t.Entry(content.Name)
 	r := n.records[k]
-	if r != nil && r.version != content.Version {
-		r = nil
-	}
 	switch {
 	case h == nil:
-	case r != nil && !r.offeredAt.IsZero() && e != nil && &e.History == h:
+	case r.isOffered(h, e, content):
 		r.refused = reason
 		n.answered(client, k, r, now)
 		return true
 	case !h.Nack(content.Version, reason):
 	default:
 		n.nacked(t, content.Name)
-		if r == nil && e != nil && &e.History == h { // otherwise it is served in place of the newest one, which is not offered
+		if (r == nil || r.version != content.Version) && e != nil && &e.History == h { // otherwise it is served in place of the newest one, which is not offered
 			r = n.record(content, now)
 			n.records[k] = r
 			if apart {

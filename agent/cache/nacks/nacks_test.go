@@ -34,7 +34,7 @@ func TestWhatWasNACKedWithOthersIsOfferedAgain(t *testing.T) {
 				table := s.Table(typeURL)
 				n := New(s, func(t *state.Table, name string) *history.History { return &t.Entry(name).History }, nil, nil)
 				for _, name := range []string{"good", "bad"} {
-					n.Suspect(table, table.Put(&xds.Resource{Type: typeURL, Name: name, Version: "1"}, contents.Origin{}, nil).Current())
+					n.Suspect(nil, table, table.Put(&xds.Resource{Type: typeURL, Name: name, Version: "1"}, contents.Origin{}, nil).Current(), "some", time.Now())
 				}
 				happens(n, table, table.Entry("bad"))
 				e := state.NewEvent()

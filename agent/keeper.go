@@ -744,7 +744,7 @@ func parseFact(s string) (f cache.Fact, ok bool) {
 	typeURL, name, ok := strings.Cut(rest, " ")
 	switch f = (cache.Fact{Kind: cache.FactKind(kind), Type: typeURL, Name: name}); f.Kind {
 	case cache.SubscribedFact, cache.MaybeHeldFact, cache.KnownFact, cache.SuspectFact, cache.FallbackFact, cache.DeferredFact, cache.AccidentFact,
-		cache.FreezeFact, cache.PinnedFact, cache.HistoryFact, cache.UnrecordedFact:
+		cache.FreezeFact, cache.PinnedFact, cache.HistoryFact, cache.UnrecordedFact, cache.RejectedFact:
 		return f, ok
 	}
 	return f, false // of a later version

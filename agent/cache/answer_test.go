@@ -175,7 +175,9 @@ func TestSuspectsAreNotRejected(t *testing.T) {
 	wantStatus(t, c, xds.ClusterType, "x", xds.Suspect, "")
 	wantStatus(t, c, xds.ClusterType, "y", xds.Pending, "") // newer than what was refused
 	wantStatus(t, c, xds.ClusterType, "z", xds.Acked, "1")
-	put(c, xds.ClusterType, "x@1").want(t, "ack") // unchanged, and not known to be bad
+	put(c, xds.ClusterType, "x@1").want(t, "nack: a: no") // unchanged, and nobody has accepted it
+	a.Ack(xds.ClusterType, []*xds.Resource{cds("x@1")}, nil)
+	put(c, xds.ClusterType, "x@1").want(t, "ack")
 }
 
 // design.md I7: when the cause of a NACK is known or removed, the other resources that were NACKed

@@ -73,6 +73,9 @@ func (c *Cache) apply(u xds.Update, answer func(nack error), numbered func(revis
 	}
 	ch := e.Changes(t)
 	nack := c.take(e, t, from, u)
+	if reason := c.nacks.Reason(t); reason != "" && nack == nil {
+		nack = errors.New(reason)
+	}
 	c.noteErrors(e, t, u)
 	if t.UpdateKnowledge(u, t.Names.Requested(xds.Wildcard)) {
 		ch.All = true

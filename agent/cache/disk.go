@@ -40,6 +40,7 @@ const (
 	PinnedFact     = state.PinnedFact
 	HistoryFact    = state.HistoryFact
 	UnrecordedFact = state.UnrecordedFact
+	RejectedFact   = state.RejectedFact
 )
 
 // Journal opens the journal; it is called once at most, before the first update. changed, which
@@ -84,6 +85,7 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 	}
 	c.fallback.Restored()
 	c.guard.Restored()
+	c.nacks.Restored(e)
 	for typeURL, names := range removed {
 		for _, name := range c.guard.Removals(guard.Removal{Type: typeURL, Names: names}) {
 			c.changer.Remove(e, c.state.Table(typeURL), name, false)

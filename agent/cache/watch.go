@@ -158,7 +158,7 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 		} else {
 			c.stable.Interrupt(subscribed, r.Name)
 		}
-		c.nacks.Acked(t.Key(r.Name), entry)
+		c.nacks.Acked(w.subscriptions, t.Key(r.Name), entry)
 	}
 	for _, name := range removed {
 		c.stable.Interrupt(subscribed, name)
@@ -169,7 +169,7 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 	}
 	c.nacks.Accepted(t, changed, e.Now)
 	if !w.resumes && len(accepted) > 0 && c.nacks.Watching() {
-		c.nacks.Started(t, w.judged, e.Now)
+		c.nacks.Started(t, w.judged, w.subscriptions.Build, e.Now)
 	}
 	c.notifyAll(e)
 	due := c.journal.AfterWrite(c.nacks.Late())
@@ -203,8 +203,9 @@ func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *x
 	t, e := c.state.Table(typeURL), state.NewEvent()
 	for _, r := range suspects {
 		w.mayHold(t, r.Name)
-		c.nacks.Suspect(w.subscriptions, t, r, reason, e.Now)
+		w.judged[t.Key(r.Name)] = struct{}{}
 	}
+	c.nacks.Suspects(w.subscriptions, t, suspects, reason, e.Now)
 	offered := false
 	if rejected != nil {
 		w.mayHold(t, rejected.Name)

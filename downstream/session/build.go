@@ -50,7 +50,7 @@ func (sub *subscription) chooseFor(h *clientCopy, item xds.Item) *xds.Resource {
 // waitsForOffer reports whether a client gets what was accepted before it is offered again what was NACKed, so that it serves at once: it
 // has not ACKed anything under the name on this stream.
 func (sub *subscription) waitsForOffer(h *clientCopy, item xds.Item) bool {
-	if item.Offer == 0 || item.Acked == nil {
+	if item.Offer == 0 || item.Acked == nil || item.Acked.Version == item.Current.Version {
 		return false
 	}
 	return h == nil || h.acked == nil && h.version() != item.Current.Version && !h.hasNacked(item.Acked.Version)

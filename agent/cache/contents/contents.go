@@ -236,6 +236,9 @@ func (t *Type) InLastUpdate() iter.Seq[*Entry] {
 	}
 }
 
+// IsInLastUpdate reports whether the last update put an entry.
+func (t *Type) IsInLastUpdate(e *Entry) bool { return e.update == t.updates }
+
 // InUpdate records that the present update has a resource that is not put.
 func (t *Type) InUpdate(name string) {
 	if e := t.entries[name]; e != nil {

@@ -41,7 +41,8 @@ type History struct {
 	reasons             map[string]string
 	source, ackedSource Source // of current and of acked
 	status              xds.Status
-	offer               uint16 // how often a content was offered again
+	offered             bool   // the newest content is offered again
+	offer               uint16 // how often a content was
 }
 
 // Restored returns the history of a content that was on disk.
@@ -90,11 +91,14 @@ func (h *History) Reason() string {
 // Item returns the contents for a view of the cache.
 func (h *History) Item() xds.Item {
 	i := xds.Item{Current: h.current, Acked: h.acked, Status: h.status}
-	if h.offer > 0 && h.status == xds.Pending && h.Rejected() {
+	if h.offered {
 		i.Offer = h.offer
 	}
 	return i
 }
+
+// Offers counts how often a content was offered again.
+func (h *History) Offers() uint16 { return h.offer }
 
 // Change says what Put has changed.
 type Change int
@@ -150,7 +154,7 @@ func (h *History) Put(r *xds.Resource, source Source) (change Change, rewrite bo
 
 // setContent makes r the newest content, with the status that the content has already.
 func (h *History) setContent(r *xds.Resource) {
-	h.current = r
+	h.current, h.offered = r, false
 	switch {
 	case h.acked != nil && h.acked.Version == r.Version:
 		if h.stable == h.acked {
@@ -218,15 +222,17 @@ func (h *History) Nack(version, reason string) bool {
 	if h.current.Version != version {
 		return false
 	}
-	h.status = xds.Nacked
+	h.status, h.offered = xds.Nacked, false
 	return true
 }
 
-// Suspect records that a content was NACKed together with others.
-func (h *History) Suspect(version string) {
-	if h.current.Version == version && h.status == xds.Pending {
-		h.status = xds.Suspect
+// Suspect records that a content was NACKed together with others, and reports whether the newest content is a suspect because of that.
+func (h *History) Suspect(version string) bool {
+	if h.current.Version != version || h.status != xds.Pending {
+		return false
 	}
+	h.status, h.offered = xds.Suspect, false
+	return true
 }
 
 // Retry makes a suspect pending again, and reports whether it was a suspect.
@@ -238,15 +244,23 @@ func (h *History) Retry() bool {
 	return true
 }
 
-// Offer makes a NACKed content pending once more, and reports whether it was NACKed. Rejected stays true.
+// Offer makes a NACKed content, or a suspect, pending once more, and reports whether it was one. One that a client has ACKed is offered to
+// those that NACKed it. Rejected stays true.
 func (h *History) Offer() bool {
-	if h.status != xds.Nacked {
+	switch h.status {
+	case xds.Nacked, xds.Suspect:
+		h.status = xds.Pending
+	case xds.Acked:
+	default:
 		return false
 	}
-	h.status = xds.Pending
+	h.offered = true
 	h.offer++
 	return true
 }
+
+// EndOffer ends an offer of a content that a client has ACKed: all have answered.
+func (h *History) EndOffer() { h.offered = false }
 
 // Rejected reports whether clients NACKed the newest content, alone, and none has ACKed it since. It may be offered again now.
 func (h *History) Rejected() bool { return h.status != xds.Acked && h.Reason() != "" }

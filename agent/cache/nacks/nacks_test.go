@@ -33,9 +33,11 @@ func TestWhatWasNACKedWithOthersIsOfferedAgain(t *testing.T) {
 				s := state.New(subscriptions.New(time.Minute, func(xds.Key) {}), nil, func() {})
 				table := s.Table(typeURL)
 				n := New(s, func(t *state.Table, name string) *history.History { return &t.Entry(name).History }, nil, nil)
+				var both []*xds.Resource
 				for _, name := range []string{"good", "bad"} {
-					n.Suspect(nil, table, table.Put(&xds.Resource{Type: typeURL, Name: name, Version: "1"}, contents.Origin{}, nil).Current(), "some", time.Now())
+					both = append(both, table.Put(&xds.Resource{Type: typeURL, Name: name, Version: "1"}, contents.Origin{}, nil).Current())
 				}
+				n.Suspects(nil, table, both, "some", time.Now())
 				happens(n, table, table.Entry("bad"))
 				e := state.NewEvent()
 				n.Settle(e)

@@ -34,21 +34,23 @@ type rig struct {
 
 func inRig(t *testing.T, test func(r *rig)) {
 	t.Helper()
-	bubble.Test(t, func(t *testing.T) {
-		r := &rig{T: t, refers: make(map[string][]xds.Key), began: time.Now()}
-		r.s = state.New(subscriptions.New(time.Minute, func(xds.Key) {}), nil, func() {})
-		r.Nacks = New(r.s, func(t *state.Table, name string) *history.History {
-			if e := t.Entry(name); e != nil {
-				return &e.History
-			}
-			return nil
-		}, func(c *xds.Resource) []xds.Key { return r.refers[c.Name] }, func(xds.Key) bool { return !r.refused })
-		r.client = r.s.Union.Open()
-		for _, typeURL := range xds.Types() {
-			r.client.Subscribe(typeURL, true, nil, nil)
+	bubble.Test(t, func(t *testing.T) { test(newRig(t)) })
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{T: t, refers: make(map[string][]xds.Key), began: time.Now()}
+	r.s = state.New(subscriptions.New(time.Minute, func(xds.Key) {}), nil, func() {})
+	r.Nacks = New(r.s, func(t *state.Table, name string) *history.History {
+		if e := t.Entry(name); e != nil {
+			return &e.History
 		}
-		test(r)
-	})
+		return nil
+	}, func(c *xds.Resource) []xds.Key { return r.refers[c.Name] }, func(xds.Key) bool { return !r.refused })
+	r.client = r.s.Union.Open()
+	for _, typeURL := range xds.Types() {
+		r.client.Subscribe(typeURL, true, nil, nil)
+	}
+	return r
 }
 
 func (r *rig) put(typeURL, name, version string, body []byte) *state.Change {
@@ -201,7 +203,7 @@ func TestANewProcessIsOfferedWhatTheOneBeforeNACKed(t *testing.T) {
 		r.rejected(xds.RouteType, "bad")
 		r.put(xds.RouteType, "good", "1", nil)
 		started := func(typeURL string, judged map[xds.Key]struct{}) {
-			r.Started(r.s.Table(typeURL), judged, time.Now())
+			r.Started(r.s.Table(typeURL), judged, "", time.Now())
 			r.run(time.Second, true)
 		}
 		r.run(time.Minute, true)
@@ -241,7 +243,7 @@ func TestAnOfferIsToEachClient(t *testing.T) {
 		"takes it": func(r *rig, _ *subscriptions.Client) {
 			t := r.s.Table(xds.RouteType)
 			t.Entry("bad").Ack(t.Resource("bad"))
-			r.Acked(t.Key("bad"), t.Entry("bad"))
+			r.Acked(r.client, t.Key("bad"), t.Entry("bad"))
 		},
 	} {
 		inRig(t, func(r *rig) {
@@ -295,7 +297,7 @@ func TestOneOfATypeIsOfferedAtATime(t *testing.T) {
 		r.wantOffers("bad0", "bad")
 		routes := r.s.Table(xds.RouteType)
 		routes.Entry("bad0").Ack(routes.Resource("bad0"))
-		r.Acked(routes.Key("bad0"), routes.Entry("bad0"))
+		r.Acked(r.client, routes.Key("bad0"), routes.Entry("bad0"))
 		r.run(time.Second, false)
 		r.wantOffers("bad1")
 		r.run(time.Minute, false) // no answer
@@ -358,7 +360,7 @@ func TestAnOfferThatAClientDoesNotOutliveHasFailed(t *testing.T) {
 			t.Errorf("it is %s: %s", e.Status(), e.Reason())
 		}
 		started := func() {
-			r.Started(r.s.Table(xds.RouteType), make(map[xds.Key]struct{}), time.Now())
+			r.Started(r.s.Table(xds.RouteType), make(map[xds.Key]struct{}), "", time.Now())
 			r.accepts(xds.ClusterType, Accepted{Name: "other"}, Accepted{Name: "cause", Known: true})
 			r.run(time.Minute, true)
 		}
@@ -409,7 +411,7 @@ func TestTheSourceIsToldWhenEverythingIsAccepted(t *testing.T) {
 				r.Again(func(k xds.Key) bool { return k.Name == name }, false, time.Now())
 				r.run(time.Second, false)
 				t.Entry(name).Ack(t.Resource(name))
-				r.Acked(t.Key(name), t.Entry(name))
+				r.Acked(r.client, t.Key(name), t.Entry(name))
 				for _, say := range r.Late() {
 					say()
 				}
@@ -425,6 +427,149 @@ func TestTheSourceIsToldWhenEverythingIsAccepted(t *testing.T) {
 			take("b")
 			if want := map[bool]int{false: 1, true: 0}[newer]; said != want {
 				r.Errorf("told %d times, want %d", said, want)
+			}
+		})
+	}
+}
+
+// suspects puts contents that the client NACKs together.
+func (r *rig) suspects(typeURL string, names ...string) {
+	t := r.s.Table(typeURL)
+	var all []*xds.Resource
+	for _, name := range names {
+		r.put(typeURL, name, "bad", nil)
+		all = append(all, t.Resource(name))
+	}
+	r.Suspects(r.client, t, all, "some", time.Now())
+}
+
+// Those that were NACKed together, and of which none is known to be the cause, are offered together: by a cause of one of them, under a
+// pause, to a new process, and when an operator says so.
+func TestSuspectsAreOfferedTogether(t *testing.T) {
+	for name, happens := range map[string]func(r *rig){
+		"a cause":       func(r *rig) { r.accepts(xds.ClusterType, Accepted{Name: "cause"}) },
+		"an operator":   func(r *rig) { r.Again(func(k xds.Key) bool { return k.Name == "b" }, false, time.Now()) },
+		"a new process": func(r *rig) { r.Started(r.s.Table(xds.ListenerType), make(map[xds.Key]struct{}), "", time.Now()) },
+		"repeated":      func(r *rig) { r.put(xds.ListenerType, "a", "bad", nil) },
+	} {
+		inRig(t, func(r *rig) {
+			r.refers["b"] = []xds.Key{{Type: xds.ClusterType, Name: "cause"}}
+			r.suspects(xds.ListenerType, "a", "b")
+			r.run(time.Hour, false)
+			r.wantOffers()
+			happens(r)
+			r.run(time.Second, false)
+			r.wantOffers("a", "b")
+			table := r.s.Table(xds.ListenerType)
+			a, b := table.Entry("a"), table.Entry("b")
+			if a.Item().Offer == 0 || b.Item().Offer == 0 {
+				t.Errorf("%s: offers %d and %d", name, a.Item().Offer, b.Item().Offer)
+			}
+			// The client finds the one that is to blame.
+			r.Suspects(r.client, table, []*xds.Resource{a.Current(), b.Current()}, "some", time.Now())
+			if a.Status() != xds.Suspect || r.Reason(table) != "some" {
+				t.Errorf("%s: %s, %q", name, a.Status(), r.Reason(table))
+			}
+			a.Ack(a.Current())
+			r.Acked(r.client, table.Key("a"), a)
+			r.Nacks.Nack(r.client, table, b.Current(), "b is", true, time.Now())
+			if tries, _ := r.Tries(table.Key("b")); b.Status() != xds.Nacked || tries.Together || tries.Reason != "b is" {
+				t.Errorf("%s: b is %s, %+v", name, b.Status(), tries)
+			}
+			if _, ok := r.Tries(table.Key("a")); ok {
+				t.Errorf("%s: a is still remembered", name)
+			}
+		})
+	}
+}
+
+// A client that does not outlive an offer of several may have ended because of any: none is sent to the next process.
+func TestSuspectsThatKillAreRejected(t *testing.T) {
+	inRig(t, func(r *rig) {
+		r.suspects(xds.ListenerType, "a", "b")
+		r.Again(func(xds.Key) bool { return true }, false, time.Now())
+		r.run(time.Second, false)
+		r.Closed(r.client, map[string][]string{xds.ListenerType: {"a", "b"}})
+		for _, name := range []string{"a", "b"} {
+			if e := r.s.Table(xds.ListenerType).Entry(name); e.Status() != xds.Nacked || e.Sent() != nil {
+				t.Errorf("%s is %s", name, e.Status())
+			}
+		}
+		if len(r.facts()) != 2 {
+			t.Errorf("on disk: %v", r.facts())
+		}
+	})
+}
+
+// Five thousand that were NACKed together, as by an Envoy whose reason names none, cost no more than a look at each.
+func TestManySuspects(t *testing.T) {
+	inRig(t, func(r *rig) {
+		var names []string
+		for i := range 5000 {
+			names = append(names, fmt.Sprint("l", i))
+			r.refers[names[i]] = []xds.Key{{Type: xds.ClusterType, Name: "cause"}}
+		}
+		looked := 0
+		references := r.references
+		r.references = func(c *xds.Resource) []xds.Key { looked++; return references(c) }
+		r.suspects(xds.ListenerType, names...)
+		if looked > 0 {
+			t.Errorf("the references of %d were looked for", looked)
+		}
+		r.accepts(xds.ClusterType, Accepted{Name: "cause"})
+		r.run(time.Second, false)
+		if len(r.offers) != len(names) {
+			t.Errorf("%d were offered, want all", len(r.offers))
+		}
+	})
+}
+
+// design.md I7: what one client takes and another NACKs at the same moment is offered to that one again, and to nobody else.
+func TestWhatAnotherClientTookIsOfferedAgain(t *testing.T) {
+	for _, first := range []string{"accepted first", "NACKed first"} {
+		inRig(t, func(r *rig) {
+			r.refers["bad"] = []xds.Key{{Type: xds.ClusterType, Name: "cause"}}
+			second := r.s.Union.Open()
+			second.Subscribe(xds.RouteType, true, nil, nil)
+			x := r.put(xds.RouteType, "bad", "bad", nil)
+			table, e := x.Table, x.Entry
+			takes := func() {
+				e.Ack(e.Current())
+				r.Acked(second, x.Key(), e)
+			}
+			if first == "accepted first" {
+				takes()
+				r.nack(xds.RouteType, "bad")
+			} else {
+				r.nack(xds.RouteType, "bad")
+				takes()
+			}
+			if e.Status() != xds.Acked || len(r.Rejected(xds.RouteType)) > 0 || len(r.facts()) > 0 {
+				t.Errorf("%s: %s, rejected %q, on disk %v", first, e.Status(), r.Rejected(xds.RouteType), r.facts())
+			}
+			r.run(time.Minute, true)
+			r.wantOffers()
+			r.accepts(xds.ClusterType, Accepted{Name: "cause"})
+			r.run(time.Second, true)
+			r.wantOffers("bad")
+			if e.Status() != xds.Acked || e.Item().Offer != 0 {
+				t.Errorf("%s: after the NACK of the offer: %s, %d", first, e.Status(), e.Item().Offer)
+			}
+			r.Again(func(xds.Key) bool { return true }, false, time.Now())
+			r.run(time.Second, false)
+			r.wantOffers("bad")
+			e.Ack(e.Current())
+			r.Acked(r.client, x.Key(), e)
+			if _, ok := r.Tries(x.Key()); ok || e.Item().Offer != 0 {
+				t.Errorf("%s: still remembered", first)
+			}
+			r.nack(xds.RouteType, "bad") // e.g. after an overload
+			if _, ok := r.Tries(x.Key()); !ok {
+				t.Errorf("%s: forgotten", first)
+			}
+			r.Closed(r.client, nil)
+			if _, ok := r.Tries(table.Key("bad")); ok {
+				t.Errorf("%s: nobody is left who NACKed it", first)
 			}
 		})
 	}

@@ -34,6 +34,8 @@ const (
 	// missing on disk.
 	HistoryFact    FactKind = "history"
 	UnrecordedFact FactKind = "unrecorded"
+	// RejectedFact: which contents of the name clients NACKed alone.
+	RejectedFact FactKind = "rejected"
 )
 
 // Yes is the value of a fact that has no other.

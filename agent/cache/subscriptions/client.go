@@ -16,8 +16,9 @@ const MaxUnknownLeases = 10_000
 
 // Client has the subscriptions of one connected client.
 type Client struct {
-	// Opened is when it was opened.
+	// Opened is when it was opened. Build is the version of its program; "" if it is not known.
 	Opened time.Time
+	Build  string
 	union  *Union
 	types  map[string]*Subscribed
 }

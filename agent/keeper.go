@@ -239,6 +239,10 @@ func (k *keeper) load(loaded *store.Loaded) {
 			}
 			continue
 		}
+		if name, build, ok := buildOf(key.Group); ok {
+			group(name).saved = append(group(name).saved, cache.Saved{Type: key.Type, Name: key.Name, Build: build, Content: e.Content, Accepted: true})
+			continue
+		}
 		if loaded.Damaged {
 			// Newer records may be missing. Without a source, the control plane sends the
 			// resource again, or reports that it does not exist.
@@ -628,6 +632,10 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 	out := make([]store.Record, 0, len(b.Resources)+len(b.Facts))
 	var notes []store.Record
 	for _, s := range b.Resources {
+		if s.Build != "" {
+			out = append(out, k.ofBuild(group, s))
+			continue
+		}
 		key := store.Key{Group: group, Type: s.Type, Name: s.Name}
 		_, before := k.notStored[key]
 		_, search := k.searched[key]
@@ -677,6 +685,23 @@ func (k *keeper) records(group string, b cache.Batch) []store.Record {
 		}
 	}
 	return append(first, out...)
+}
+
+// buildMark is between the name of a group and a build of its clients' program, in the name of a group of what that build accepted where
+// others accepted another content: the store needs to know nothing of builds.
+const buildMark = "\nbuild\n"
+
+// buildOf returns the group to which a group of what a build accepted belongs, and the build.
+func buildOf(group string) (of, build string, ok bool) { return strings.Cut(group, buildMark) }
+
+// ofBuild returns the record of what a build accepted, or that it is not kept any more. A content that must not be stored is not: another
+// one is served to that build then. Called under mu.
+func (k *keeper) ofBuild(group string, s cache.Saved) store.Record {
+	set := store.Set{Key: store.Key{Group: group + buildMark + s.Build, Type: s.Type, Name: s.Name}}
+	if s.Content != nil && k.notStorable(set.Key, s.Content) == "" {
+		set.Entry = store.Entry{Content: s.Content, Accepted: true}
+	}
+	return set
 }
 
 // notStorable returns the reason why a content of a name must not be stored; "" for none. Called under mu.
@@ -744,7 +769,8 @@ func parseFact(s string) (f cache.Fact, ok bool) {
 	typeURL, name, ok := strings.Cut(rest, " ")
 	switch f = (cache.Fact{Kind: cache.FactKind(kind), Type: typeURL, Name: name}); f.Kind {
 	case cache.SubscribedFact, cache.MaybeHeldFact, cache.KnownFact, cache.SuspectFact, cache.FallbackFact, cache.DeferredFact, cache.AccidentFact,
-		cache.FreezeFact, cache.PinnedFact, cache.HistoryFact, cache.UnrecordedFact, cache.RejectedFact:
+		cache.FreezeFact, cache.PinnedFact, cache.HistoryFact, cache.UnrecordedFact, cache.RejectedFact,
+		cache.BuildsFact, cache.EndedFact:
 		return f, ok
 	}
 	return f, false // of a later version

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/cache/archive"
+	"github.com/holdfast-xds/holdfast/agent/cache/builds"
 	"github.com/holdfast-xds/holdfast/agent/cache/change"
 	"github.com/holdfast-xds/holdfast/agent/cache/contents"
 	"github.com/holdfast-xds/holdfast/agent/cache/eviction"
@@ -138,6 +139,7 @@ type Cache struct {
 	stable       *probation.Stable
 	expiry       *expiry.Feature
 	nacks        *nacks.Nacks
+	builds       *builds.Builds
 	unreferenced *eviction.Unreferenced
 	archive      *archive.Feature
 	journal      *journal.Journal // nil for none
@@ -184,6 +186,7 @@ func New(cfg Config) *Cache {
 		return r
 	})
 	c.nacks = nacks.New(c.state, c.freezer.History, cfg.References, func(k xds.Key) bool { return c.freezer.Order() == nil && !c.fallback.HoldsBack(k) })
+	c.builds = builds.New(c.state)
 	c.unreferenced = eviction.New(c.state, cfg.MaxUnreferenced, func() bool { return c.guard.Holding() || c.freezer.Order() != nil }, func(k xds.Key) {
 		c.changer.Forget(state.NewEvent(), c.state.Table(k.Type), k.Name, false)
 	})
@@ -191,7 +194,7 @@ func New(cfg Config) *Cache {
 	c.changer = &change.Changer{
 		State: c.state, Freezer: c.freezer, Archive: c.archive, Uncertain: c.uncertain, OnContent: cfg.OnContent, OnChange: cfg.OnChange,
 	}
-	c.changer.Features.Add(c.guard, c.fallback, c.freezer, c.stable, c.expiry, c.nacks, c.unreferenced, c.archive, c.uncertain, c.state)
+	c.changer.Features.Add(c.guard, c.fallback, c.freezer, c.stable, c.expiry, c.nacks, c.builds, c.unreferenced, c.archive, c.uncertain, c.state)
 	return c
 }
 

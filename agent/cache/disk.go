@@ -41,6 +41,8 @@ const (
 	HistoryFact    = state.HistoryFact
 	UnrecordedFact = state.UnrecordedFact
 	RejectedFact   = state.RejectedFact
+	BuildsFact     = state.BuildsFact
+	EndedFact      = state.EndedFact
 )
 
 // Journal opens the journal; it is called once at most, before the first update. changed, which
@@ -57,7 +59,7 @@ func (c *Cache) Journal(changed chan<- struct{}, durable bool) *Journal {
 
 // stored is what should be on disk.
 func (c *Cache) stored() journal.Contents {
-	return journal.Contents{State: c.state, Archive: c.archive, Storers: c.changer.Features.Storers, Facts: c.changer.Features.Facts}
+	return journal.Contents{State: c.state, Archive: c.archive, Builds: c.builds, Storers: c.changer.Features.Storers, Facts: c.changer.Features.Facts}
 }
 
 // Saved returns what should be on disk, in the form of Restore's arguments.
@@ -86,6 +88,7 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 	c.fallback.Restored()
 	c.guard.Restored()
 	c.nacks.Restored(e)
+	c.builds.Restored()
 	for typeURL, names := range removed {
 		for _, name := range c.guard.Removals(guard.Removal{Type: typeURL, Names: names}) {
 			c.changer.Remove(e, c.state.Table(typeURL), name, false)
@@ -102,7 +105,7 @@ func (c *Cache) Restore(saved []Saved, facts map[Fact]string) {
 }
 
 func (c *Cache) restorer() restore.Restorer {
-	return restore.Restorer{State: c.state, Guard: c.guard, Freezer: c.freezer, Stable: c.stable, Expiry: c.expiry, Journal: c.journal}
+	return restore.Restorer{State: c.state, Guard: c.guard, Freezer: c.freezer, Stable: c.stable, Builds: c.builds, Expiry: c.expiry, Journal: c.journal}
 }
 
 // RestoreUnstored says, before Restore, which names had a content that could not be stored. If they are frozen,

@@ -17,14 +17,24 @@ import (
 // disk is what agent/store would read back of the batches it was given.
 type disk struct {
 	entries map[xds.Key]Saved
+	builds  map[Saved]Saved // by type, name and build
 	facts   map[Fact]string
 }
 
-func newDisk() *disk { return &disk{entries: make(map[xds.Key]Saved), facts: make(map[Fact]string)} }
+func newDisk() *disk {
+	return &disk{entries: make(map[xds.Key]Saved), builds: make(map[Saved]Saved), facts: make(map[Fact]string)}
+}
 
 func (d *disk) write(b Batch) {
 	for _, s := range b.Resources {
 		k := xds.Key{Type: s.Type, Name: s.Name}
+		if s.Build != "" {
+			of := Saved{Type: s.Type, Name: s.Name, Build: s.Build}
+			if d.builds[of] = s; s.Content == nil {
+				delete(d.builds, of)
+			}
+			continue
+		}
 		if d.entries[k] = s; s.Content == nil && s.Previous == nil {
 			delete(d.entries, k)
 		}

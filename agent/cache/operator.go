@@ -181,5 +181,15 @@ func (c *Cache) ReleaseRemovals() bool {
 func (c *Cache) OfferAgain(of func(xds.Key) bool, dryRun bool) []xds.Key {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.nacks.Again(of, dryRun, time.Now())
+	e := state.NewEvent()
+	names := c.nacks.Again(of, dryRun, e.Now)
+	for _, k := range c.builds.Again(of, dryRun) {
+		t := c.state.Table(k.Type)
+		if names = append(names, k); !dryRun {
+			e.Changes(t).Add(k.Name, t.Resource(k.Name))
+		}
+	}
+	c.finish(e)
+	slices.SortFunc(names, state.CompareKeys)
+	return slices.Compact(names)
 }

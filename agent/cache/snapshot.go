@@ -4,6 +4,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/contents"
 	"github.com/holdfast-xds/holdfast/agent/cache/state"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -11,7 +12,8 @@ import (
 // Snapshot is the state of the cache between Begin and End.
 type Snapshot struct {
 	c        *Cache
-	tooStale bool // nothing is served
+	tooStale bool   // nothing is served
+	build    string // of the client's program; "" if it is not known
 }
 
 // table returns the table that a type is served from.
@@ -34,8 +36,13 @@ func (s Snapshot) Lookup(typeURL, name string) xds.Item {
 		return s.lookupLocal(typeURL, name)
 	}
 	t := s.table(typeURL)
-	item, _ := s.c.changer.Features.Served(t, name, t.Find(name))
-	return item
+	return s.served(t, name, t.Find(name))
+}
+
+// served returns what is served of a name or an alias whose entry is e; nil for none.
+func (s Snapshot) served(t *state.Table, name string, e *contents.Entry) xds.Item {
+	item, by := s.c.changer.Features.Served(t, name, e)
+	return s.c.builds.Item(s.build, e, item, by != nil)
 }
 
 // lookupLocal returns a resource that the agent itself makes, which is never too old.
@@ -51,7 +58,7 @@ func (s Snapshot) All(typeURL string) iter.Seq[xds.Item] {
 	return func(yield func(xds.Item) bool) {
 		t := s.table(typeURL)
 		for name, e := range t.All() {
-			if item, _ := s.c.changer.Features.Served(t, name, e); item.Current != nil && !yield(item) {
+			if item := s.served(t, name, e); item.Current != nil && !yield(item) {
 				return
 			}
 		}
@@ -74,7 +81,7 @@ func (s Snapshot) Collection(typeURL, glob string) iter.Seq[xds.Item] {
 	return func(yield func(xds.Item) bool) {
 		t := s.table(typeURL)
 		for name, e := range t.Collection(glob) {
-			if item, _ := s.c.changer.Features.Served(t, name, e); item.Current != nil && !yield(item) {
+			if item := s.served(t, name, e); item.Current != nil && !yield(item) {
 				return
 			}
 		}

@@ -65,13 +65,23 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	w.c.stable.Subscribed(w.subscriptions, typeURL, first, fewer)
 }
 
+// Runs says which build of its program the client is; "" if that is not known.
+func (w *Watch) Runs(build string) {
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	w.subscriptions.Build = build
+	w.c.builds.Came(build)
+}
+
 // Resume says that the client has something from an earlier stream. One that does not is taken for a new process, which may take what the
 // one before NACKed.
 func (w *Watch) Resume() {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
 	w.resumes = true
-	w.c.nacks.Returned(time.Now())
+	now := time.Now()
+	w.c.nacks.Returned(now)
+	w.c.builds.Returned(now)
 }
 
 // Begin returns a snapshot of the cache, and what changed for this watch since the last Begin. It
@@ -92,7 +102,7 @@ func (w *Watch) Begin() (s Snapshot, changed []xds.Change) {
 		wt.all = false
 		changed = append(changed, ch)
 	}
-	return Snapshot{w.c, w.tooStale}, changed
+	return Snapshot{w.c, w.tooStale, w.subscriptions.Build}, changed
 }
 
 // End releases the lock that Begin took.
@@ -149,8 +159,9 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 	for _, r := range accepted {
 		w.confirmHeld(t, r.Name)
 		entry := t.Entry(r.Name)
-		if c.nacks.Watching() {
-			before := c.freezer.Accepted(t, r.Name, entry)
+		var before *xds.Resource
+		if c.nacks.Watching() || c.builds.Watching() {
+			before = c.freezer.Accepted(t, r.Name, entry)
 			changed = append(changed, nacks.Accepted{Name: r.Name, Before: before, Known: state.SameVersion(before, r)})
 		}
 		if c.changer.Ack(e, t, entry, r) && !c.fallback.HoldsBack(t.Key(r.Name)) {
@@ -159,6 +170,9 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 			c.stable.Interrupt(subscribed, r.Name)
 		}
 		c.nacks.Acked(w.subscriptions, t.Key(r.Name), entry)
+		if c.builds.Watching() {
+			c.builds.Acked(w.subscriptions, t.Key(r.Name), r, before, c.freezer.Accepted(t, r.Name, entry), e.Now)
+		}
 	}
 	for _, name := range removed {
 		c.stable.Interrupt(subscribed, name)

@@ -29,6 +29,8 @@ func (w *world) inlineListener(name string, port int, cluster string) *listenerv
 	return l
 }
 
+func urlOf(port int) string { return fmt.Sprintf("http://127.0.0.1:%d/", port) }
+
 // answersWith waits until a URL is answered with a text.
 func (w *world) answersWith(url, want string, d time.Duration) {
 	w.Helper()
@@ -47,39 +49,55 @@ func TestWhatWasRejectedIsServedWhenItsCauseIsGone(t *testing.T) {
 		name, typeURL string
 		// rejected makes the control plane send what Envoy rejects, and returns where it is served later. cause makes Envoy able to take it, and
 		// it answers with this then.
-		rejected func(w *world) (url string)
+		rejected func(w *world) (urls []string)
 		cause    func(w *world)
 		answers  string
 	}{
-		{"a route to a cluster that comes later", xds.RouteType, func(w *world) string {
+		{"a route to a cluster that comes later", xds.RouteType, func(w *world) []string {
 			route := xdstest.Route("other", "late")
 			route.ValidateClusters = wrapperspb.Bool(true)
 			port := w.freePort()
 			w.cp.Set(xdstest.Listener("other", uint32(port), "other"), route)
-			return fmt.Sprintf("http://127.0.0.1:%d/", port)
+			return []string{urlOf(port)}
 		}, func(w *world) { w.cp.Set(xdstest.StaticCluster("late", w.v2.Addr)) }, "v2"},
-		{"a listener with a route to a cluster that comes later", xds.ListenerType, func(w *world) string {
+		{"a listener with a route to a cluster that comes later", xds.ListenerType, func(w *world) []string {
 			port := w.freePort()
 			w.cp.Set(w.inlineListener("other", port, "late"))
-			return fmt.Sprintf("http://127.0.0.1:%d/", port)
+			return []string{urlOf(port)}
 		}, func(w *world) { w.cp.Set(xdstest.StaticCluster("late", w.v2.Addr)) }, "v2"},
-		{"a listener on an address that another has", xds.ListenerType, func(w *world) string {
+		{"a listener on an address that another has", xds.ListenerType, func(w *world) []string {
 			port := w.freePort()
 			w.cp.Set(xdstest.StaticCluster("late", w.v2.Addr), w.inlineListener("first", port, "late"))
-			w.answersWith(fmt.Sprintf("http://127.0.0.1:%d/", port), "v2", limit)
+			w.answersWith(urlOf(port), "v2", limit)
 			w.cp.Set(xdstest.Listener("other", uint32(port), "ingress"))
-			return fmt.Sprintf("http://127.0.0.1:%d/", port)
+			return []string{urlOf(port)}
 		}, func(w *world) { w.cp.Remove(xds.ListenerType, "first") }, "v1"},
+		{"two listeners that are rejected together", xds.ListenerType, func(w *world) []string {
+			first, second := w.freePort(), w.freePort()
+			w.cp.Set(w.inlineListener("first", first, "late"), w.inlineListener("second", second, "late"))
+			return []string{urlOf(first), urlOf(second)}
+		}, func(w *world) { w.cp.Set(xdstest.StaticCluster("late", w.v2.Addr)) }, "v2"},
+		{"two listeners of which one stays rejected", xds.ListenerType, func(w *world) []string {
+			first := w.freePort()
+			w.cp.Set(w.inlineListener("first", first, "late"), w.inlineListener("second", w.freePort(), "never"))
+			return []string{urlOf(first)}
+		}, func(w *world) {
+			w.cp.Set(xdstest.StaticCluster("late", w.v2.Addr))
+			time.Sleep(5 * time.Second)
+			w.cp.Remove(xds.ListenerType, "second")
+		}, "v2"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			inAllForms(t, func(w *world) {
 				w.start()
 				traffic := testbed.StartTraffic(w.url, requestInterval)
-				url := tc.rejected(w)
+				urls := tc.rejected(w)
 				w.asked("of the NACK", func(e xdstest.Event) bool { return e.Kind == xdstest.Nack && e.Type == tc.typeURL })
 				time.Sleep(3 * time.Second) // it is not the first try by itself that helps
 				tc.cause(w)
-				w.answersWith(url, tc.answers, 10*time.Second)
+				for _, url := range urls {
+					w.answersWith(url, tc.answers, 10*time.Second)
+				}
 				w.check(testbed.Eventually(limit, func() error {
 					requests := w.cp.Requests(tc.typeURL)
 					if last := requests[len(requests)-1]; last.Error != nil || last.Nonce == "" {
@@ -131,6 +149,26 @@ func TestAnOfferThatKillsEnvoyKillsOne(t *testing.T) {
 				w.check(traffic.Stop())
 				if child {
 					w.check(ended())
+				} else {
+					w.check(w.envoy.Alive())
+				}
+				// An agent that is killed knows it when it is started again.
+				w.agent.Kill()
+				w.runAgent()
+				if child {
+					w.envoy.Process = w.agent
+				} else {
+					w.envoy.Kill()
+					w.envoy = w.startEnvoy()
+				}
+				w.serves("v1")
+				w.cp.Set(xdstest.StaticCluster("another", w.v2.Addr))
+				w.cp.Resend(xds.ListenerType)
+				time.Sleep(5 * time.Second)
+				if w.serves("v1"); child {
+					if n := w.child().Restarts; n != 0 {
+						t.Errorf("after the restart of the agent Envoy was started again %d times", n)
+					}
 				} else {
 					w.check(w.envoy.Alive())
 				}

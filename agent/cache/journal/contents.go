@@ -14,6 +14,16 @@ func (c Contents) Saved() (saved []Saved) {
 			saved = append(saved, s)
 		}
 	}
+	return append(saved, c.savedBuilds()...)
+}
+
+// savedBuilds returns what should be on disk of what builds accepted.
+func (c Contents) savedBuilds() (saved []Saved) {
+	for k := range c.Builds.Names {
+		if build, accepted := c.Builds.Accepted(k); accepted != nil {
+			saved = append(saved, Saved{Type: k.Type, Name: k.Name, Build: build, Content: accepted, Accepted: true})
+		}
+	}
 	return saved
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/cache/archive"
+	"github.com/holdfast-xds/holdfast/agent/cache/builds"
 	"github.com/holdfast-xds/holdfast/agent/cache/contents"
 	"github.com/holdfast-xds/holdfast/agent/cache/history"
 	"github.com/holdfast-xds/holdfast/agent/cache/state"
@@ -25,6 +26,8 @@ import (
 // Previous.
 type Saved struct {
 	Type, Name string
+	// Build, if it is not "", says that this build of the clients' program accepted Content last, and others another one.
+	Build string
 	// Content is the ACKed content or, if there is none, the newest that is not NACKed; nil for
 	// none. Source is the upstream that issued its version.
 	Content *xds.Resource
@@ -75,6 +78,7 @@ type Facts interface {
 type Contents struct {
 	State   *state.State
 	Archive *archive.Feature
+	Builds  *builds.Builds
 	Storers []Storer
 	Facts   []Facts
 }
@@ -92,6 +96,9 @@ type Journal struct {
 	dirty   map[state.Fact]struct{}      // facts that may differ from the disk
 	facts   map[state.Fact]string        // the facts on disk
 	removed map[xds.Key]*contents.OnDisk // what the disk has of names without an entry
+	// byBuild has the names of which what a build accepted may differ from the disk, buildsOnDisk the builds and versions there.
+	byBuild      map[xds.Key]struct{}
+	buildsOnDisk map[xds.Key]ofBuild
 	// versions has the names whose former contents may differ from the disk, and lasting those of which that is to be
 	// changed with the next Take. unrecorded has those of versions of which a record is not on disk yet.
 	versions, lasting, unrecorded map[xds.Key]struct{}
@@ -110,10 +117,14 @@ type rewriting struct {
 	removed map[xds.Key]*contents.OnDisk
 	facts   map[state.Fact]string
 	// These are those of the Journal when All was called.
-	names                         map[xds.Key]struct{}
+	names, byBuild                map[xds.Key]struct{}
+	buildsOnDisk                  map[xds.Key]ofBuild
 	dirty                         map[state.Fact]struct{}
 	versions, lasting, unrecorded map[xds.Key]struct{}
 }
+
+// ofBuild is a content that a build accepted.
+type ofBuild struct{ build, version string }
 
 type rewritten struct {
 	entry *contents.Entry
@@ -128,6 +139,7 @@ func New(mu sync.Locker, of Contents, changed chan<- struct{}, durable bool) *Jo
 		mu: mu, of: of, changed: changed, broken: !durable,
 		names: make(map[xds.Key]struct{}), dirty: make(map[state.Fact]struct{}),
 		facts: make(map[state.Fact]string), removed: make(map[xds.Key]*contents.OnDisk),
+		byBuild: make(map[xds.Key]struct{}), buildsOnDisk: make(map[xds.Key]ofBuild),
 		versions: make(map[xds.Key]struct{}), lasting: make(map[xds.Key]struct{}), unrecorded: make(map[xds.Key]struct{}),
 	}
 }
@@ -142,6 +154,19 @@ func (j *Journal) Resource(k xds.Key) {
 func (j *Journal) Fact(f state.Fact) {
 	j.dirty[f] = struct{}{}
 	wake.Signal(j.changed)
+}
+
+// Build records that what a build accepted of a name may differ from the disk.
+func (j *Journal) Build(k xds.Key) {
+	j.byBuild[k] = struct{}{}
+	wake.Signal(j.changed)
+}
+
+// RestoredBuild records what was on disk of a build. It is called with the lock held. The journal may be nil.
+func (j *Journal) RestoredBuild(s Saved) {
+	if j != nil && s.Content != nil {
+		j.buildsOnDisk[xds.Key{Type: s.Type, Name: s.Name}] = ofBuild{s.Build, s.Content.Version}
+	}
 }
 
 // After records what the disk has of a name that has no entry any more. It is called with the lock held.
@@ -206,7 +231,7 @@ func (j *Journal) AfterWrite(acks []func()) []func() {
 	if j == nil || len(acks) == 0 {
 		return acks
 	}
-	unwritten := len(j.names)+len(j.dirty) > 0 // former contents need not be written before an ACK
+	unwritten := len(j.names)+len(j.dirty)+len(j.byBuild) > 0 // former contents need not be written before an ACK
 	switch {
 	case j.broken, !unwritten && !j.busy, len(j.waiting)+len(j.writing) > maxWaiting:
 		return acks
@@ -231,6 +256,10 @@ func (j *Journal) Take() Batch {
 		}
 	}
 	xds.ResetNames(&j.names)
+	for k := range j.byBuild {
+		b.Resources = append(b.Resources, j.takeBuild(k)...)
+	}
+	xds.ResetNames(&j.byBuild)
 	for f := range j.dirty {
 		value := j.fact(f)
 		if value == j.facts[f] {
@@ -246,6 +275,27 @@ func (j *Journal) Take() Batch {
 	xds.ResetNames(&j.dirty)
 	b.Versions = j.takeVersions(&j.lasting)
 	return b
+}
+
+// takeBuild returns what should be on disk of what a build accepted of a name, where that differs.
+func (j *Journal) takeBuild(k xds.Key) (out []Saved) {
+	was, is := j.buildsOnDisk[k], ofBuild{}
+	build, accepted := j.of.Builds.Accepted(k)
+	if accepted != nil {
+		is = ofBuild{build, accepted.Version}
+	}
+	if is == was {
+		return nil
+	}
+	if was.build != "" && was.build != is.build {
+		out = append(out, Saved{Type: k.Type, Name: k.Name, Build: was.build})
+		delete(j.buildsOnDisk, k)
+	}
+	if accepted != nil {
+		out = append(out, Saved{Type: k.Type, Name: k.Name, Build: build, Content: accepted, Accepted: true})
+		j.buildsOnDisk[k] = is
+	}
+	return out
 }
 
 func (j *Journal) begin() {
@@ -304,9 +354,9 @@ func (j *Journal) All() Batch {
 	}
 	all := &rewriting{
 		entries: make([]rewritten, 0, size), removed: make(map[xds.Key]*contents.OnDisk), facts: j.allFacts(),
-		names: j.names, dirty: j.dirty, versions: j.versions, lasting: j.lasting, unrecorded: j.unrecorded,
+		names: j.names, byBuild: j.byBuild, buildsOnDisk: make(map[xds.Key]ofBuild), dirty: j.dirty, versions: j.versions, lasting: j.lasting, unrecorded: j.unrecorded,
 	}
-	j.names, j.dirty, j.all = make(map[xds.Key]struct{}), make(map[state.Fact]struct{}), all
+	j.names, j.byBuild, j.dirty, j.all = make(map[xds.Key]struct{}), make(map[xds.Key]struct{}), make(map[state.Fact]struct{}), all
 	j.versions, j.lasting, j.unrecorded = make(map[xds.Key]struct{}), make(map[xds.Key]struct{}), make(map[xds.Key]struct{})
 	b := Batch{Resources: make([]Saved, 0, size), Facts: all.facts, Versions: j.takeAllVersions()}
 	for t, name := range j.of.names {
@@ -320,6 +370,10 @@ func (j *Journal) All() Batch {
 		} else {
 			all.removed[t.Key(name)] = want
 		}
+	}
+	for _, s := range j.of.savedBuilds() {
+		b.Resources = append(b.Resources, s)
+		all.buildsOnDisk[xds.Key{Type: s.Type, Name: s.Name}] = ofBuild{s.Build, s.Content.Version}
 	}
 	return b
 }
@@ -349,6 +403,7 @@ func (j *Journal) finishRewrite(written bool) {
 	j.all = nil
 	if !written {
 		maps.Copy(j.names, all.names)
+		maps.Copy(j.byBuild, all.byBuild)
 		maps.Copy(j.dirty, all.dirty)
 		maps.Copy(j.versions, all.versions)
 		maps.Copy(j.lasting, all.lasting)
@@ -363,7 +418,7 @@ func (j *Journal) finishRewrite(written bool) {
 			}
 		}
 	}
-	j.facts, j.removed = all.facts, all.removed
+	j.facts, j.removed, j.buildsOnDisk = all.facts, all.removed, all.buildsOnDisk
 	for _, t := range j.of.State.Tables() {
 		for _, e := range t.All() {
 			e.OnDisk = nil

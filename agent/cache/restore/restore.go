@@ -8,6 +8,7 @@ package restore
 import (
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/builds"
 	"github.com/holdfast-xds/holdfast/agent/cache/contents"
 	"github.com/holdfast-xds/holdfast/agent/cache/expiry"
 	"github.com/holdfast-xds/holdfast/agent/cache/freeze"
@@ -25,6 +26,7 @@ type Restorer struct {
 	Guard   *guard.Feature
 	Freezer *freeze.Freezer
 	Stable  *probation.Stable
+	Builds  *builds.Builds
 	Expiry  *expiry.Feature
 	Journal *journal.Journal
 }
@@ -46,6 +48,7 @@ func (r Restorer) Facts(of journal.Contents, facts map[state.Fact]string, now ti
 // may be held back like any other.
 func (r Restorer) Resources(saved []journal.Saved, now time.Time) (removed map[string][]string) {
 	sizes := make(map[string]int)
+	saved, ofBuilds := split(saved)
 	for _, s := range saved {
 		sizes[s.Type]++
 	}
@@ -62,7 +65,24 @@ func (r Restorer) Resources(saved []journal.Saved, now time.Time) (removed map[s
 	for _, s := range saved {
 		r.resource(s, now)
 	}
+	for _, s := range ofBuilds {
+		r.Journal.RestoredBuild(s)
+		r.Builds.Restore(xds.Key{Type: s.Type, Name: s.Name}, s.Build, s.Content)
+	}
 	return removed
+}
+
+// split splits what was on disk of names from what builds of the clients' program accepted of them.
+func split(all []journal.Saved) (saved, ofBuilds []journal.Saved) {
+	for _, s := range all {
+		switch {
+		case s.Build == "":
+			saved = append(saved, s)
+		case s.Content != nil:
+			ofBuilds = append(ofBuilds, s)
+		}
+	}
+	return saved, ofBuilds
 }
 
 func (r Restorer) resource(s journal.Saved, now time.Time) {
@@ -93,6 +113,7 @@ func (r Restorer) Pins(saved []journal.Saved, pinned map[xds.Key]string, now tim
 	there := make(map[xds.Key]bool, len(saved))
 	var stored []freeze.Stored
 	if r.Freezer.Order() != nil {
+		saved, _ = split(saved)
 		for _, s := range saved {
 			k := xds.Key{Type: s.Type, Name: s.Name}
 			there[k] = true

@@ -36,6 +36,9 @@ const (
 	UnrecordedFact FactKind = "unrecorded"
 	// RejectedFact: which contents of the name clients NACKed alone.
 	RejectedFact FactKind = "rejected"
+	// BuildsFact: the last two builds of the clients' program. EndedFact: which content of the name a client of a build did not outlive.
+	BuildsFact FactKind = "builds"
+	EndedFact  FactKind = "ended"
 )
 
 // Yes is the value of a fact that has no other.

@@ -37,6 +37,8 @@ type Disk interface {
 	Resource(xds.Key)
 	// Fact: the value of a fact.
 	Fact(Fact)
+	// Build: what a build of the clients' program accepted of a name.
+	Build(xds.Key)
 }
 
 // Table has everything of one type that features share.
@@ -73,6 +75,13 @@ func (s *State) Persist(k xds.Key) {
 func (s *State) PersistFact(kind FactKind, k xds.Key) {
 	if s.disk != nil {
 		s.disk.Fact(Fact{kind, k.Type, k.Name})
+	}
+}
+
+// PersistBuild records that what a build of the clients' program accepted of a name may differ from the disk.
+func (s *State) PersistBuild(k xds.Key) {
+	if s.disk != nil {
+		s.disk.Build(k)
 	}
 }
 

@@ -32,6 +32,8 @@ type Client struct {
 	Form xds.Form
 	// Peer is the network address of the client, "" on a Unix socket.
 	Peer string
+	// Process is the process of a client on a Unix socket, no other has ever the same; "" if it is not visible, as in another PID namespace.
+	Process string
 	// Identity is what Config.Identify said of the client; nil without it.
 	Identity any
 	// Fetch is set for a single request without a stream.

@@ -90,7 +90,7 @@ func (m *mux) sniff(c net.Conn) {
 	if m.departing && to == m.grpc {
 		under = &departing{Conn: c, leaving: make(chan struct{})}
 	}
-	handed := &sniffed{Conn: under, head: head, closed: sync.OnceFunc(func() { m.count(-1) })}
+	handed := &sniffed{Conn: under, from: addressOf(c), head: head, closed: sync.OnceFunc(func() { m.count(-1) })}
 	select {
 	case to.conns <- handed:
 	case <-to.done:
@@ -110,9 +110,13 @@ func (h *half) Accept() (net.Conn, error) {
 // sniffed is a connection whose first bytes were already read.
 type sniffed struct {
 	net.Conn
+	from   net.Addr
 	head   []byte // read by one goroutine, like Conn
 	closed func() // may be called several times
 }
+
+// RemoteAddr returns the address of the client, which is a processAddr if its process is known.
+func (c *sniffed) RemoteAddr() net.Addr { return c.from }
 
 func (c *sniffed) Close() error {
 	c.closed()

@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"cmp"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -49,6 +50,30 @@ func PeerUID(c *net.UnixConn) (uint32, error) {
 	}
 	p, err := credentialsOf(c)
 	return p.uid, err
+}
+
+// processAddr is the address of a client on a Unix socket, with its process: its id and when it was started, as the kernel says.
+type processAddr struct {
+	net.Addr
+	process string
+}
+
+// addressOf returns the address of the client of a connection, with its process where that is visible: not of a client in another PID
+// namespace, such as that of another container.
+func addressOf(c net.Conn) net.Addr {
+	unix, ok := c.(*net.UnixConn)
+	if !ok || !peersAreKnown {
+		return c.RemoteAddr()
+	}
+	p, err := credentialsOf(unix)
+	if err != nil || p.pid <= 0 {
+		return c.RemoteAddr()
+	}
+	start, err := startOf(p.pid)
+	if err != nil {
+		return c.RemoteAddr()
+	}
+	return processAddr{c.RemoteAddr(), fmt.Sprintf("%d since %d", p.pid, start)}
 }
 
 // peerFilter accepts or rejects the peers of a socket. Its fields are immutable.

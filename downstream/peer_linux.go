@@ -1,9 +1,12 @@
 package downstream
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"os"
+	"strconv"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +35,20 @@ func credentialsOf(c *net.UnixConn) (p credentials, err error) {
 		return credentials{}, controlErr
 	}
 	return p, err
+}
+
+// startOf returns when a process was started, in the kernel's clock ticks since the system was.
+func startOf(pid int32) (ticks uint64, err error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The second field is the name of the program in parentheses, which may contain anything (proc_pid_stat(5)).
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 20 {
+		return 0, fmt.Errorf("/proc/%d/stat: %d fields after the name", pid, len(fields))
+	}
+	return strconv.ParseUint(fields[19], 10, 64) // field 22, starttime
 }
 
 // peerGroups returns the supplementary groups of the process that connected; none on a kernel

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"unsafe"
@@ -134,6 +136,49 @@ func sorted(gids []uint32) []uint32 {
 	gids = slices.Clone(gids)
 	slices.Sort(gids)
 	return gids
+}
+
+// The process of a client is the same on each of its connections, and no other has ever the same, even with its number.
+func TestAProcessIsKnownByItsNumberAndItsStart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sock")
+	lis, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lis.Close() }()
+	var seen []string
+	for range 2 {
+		client, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := lis.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		of, ok := addressOf(c).(processAddr)
+		if !ok || of.Network() != "unix" {
+			t.Fatalf("the address is %#v", addressOf(c))
+		}
+		seen = append(seen, of.process)
+		_ = client.Close()
+		_ = c.Close()
+	}
+	if pid := strconv.Itoa(os.Getpid()) + " since "; seen[0] != seen[1] || !strings.HasPrefix(seen[0], pid) {
+		t.Errorf("the processes are %q", seen)
+	}
+	one, err := startOf(1)
+	own, ownErr := startOf(int32(os.Getpid()))
+	if err != nil || ownErr != nil || one >= own {
+		t.Errorf("the first process began at %d (%v), this one at %d (%v)", one, err, own, ownErr)
+	}
+	if _, err := startOf(-1); err == nil {
+		t.Error("a process that does not exist has a start")
+	}
+	tcp, _ := net.Pipe()
+	if _, ok := addressOf(tcp).(processAddr); ok {
+		t.Error("a client elsewhere has a process")
+	}
 }
 
 func TestAConnectionThatIsNoSocketHasNoPeer(t *testing.T) {

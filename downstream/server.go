@@ -278,8 +278,13 @@ func (s *Server) serve(g grpc.ServerStream, form xds.Form, typeURL string) error
 		wake: make(chan struct{}, 1), written: make(chan struct{}, 1), logged: make(map[string]bool),
 		rate: rate.NewLimiter(rate.Limit(s.cfg.Limits.RequestRate), s.cfg.Limits.RequestBurst),
 	}
-	if p, ok := peer.FromContext(g.Context()); ok && p.Addr.Network() != "unix" {
-		st.peer = p.Addr.String()
+	if p, ok := peer.FromContext(g.Context()); ok {
+		if of, ok := p.Addr.(processAddr); ok {
+			st.process = of.process
+		}
+		if p.Addr.Network() != "unix" {
+			st.peer = p.Addr.String()
+		}
 	}
 	s.mu.Lock()
 	full := len(s.streams) >= s.cfg.Limits.Streams

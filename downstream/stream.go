@@ -37,7 +37,8 @@ type stream struct {
 	// typeURL is the only type of the stream; "" for ADS.
 	typeURL  string
 	peer     string
-	identity any // of the client, see Client.Identity
+	process  string // see Client.Process
+	identity any    // of the client, see Client.Identity
 	since    time.Time
 	grpc     grpc.ServerStream
 	wake     chan struct{} // wakes the sender
@@ -132,7 +133,7 @@ func toStatus(err error) error {
 }
 
 func (st *stream) attach(node *corev3.Node) (err error) {
-	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer, Identity: st.identity, Agent: isAgent(st.grpc.Context())}
+	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer, Process: st.process, Identity: st.identity, Agent: isAgent(st.grpc.Context())}
 	if st.view, err = st.server.attach(client); err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 // ofBuild opens a watch of all listeners for a client of a build.
 func ofBuild(c *Cache, build string) *Watch {
 	w := watch(c, build, xds.ListenerType, "*")
-	w.Runs(build)
+	w.Runs(build, "")
 	return w
 }
 
@@ -167,4 +167,37 @@ func TestWhatIsKeptForABuildGoes(t *testing.T) {
 			t.Errorf("%+v", saved)
 		}
 	})
+}
+
+// A process that was there before is no new judge, whatever it holds: an Envoy whose stream was cut before it ACKed anything. One that has
+// several streams at once is not its own former one.
+func TestAProcessThatReturnsIsNoNewOne(t *testing.T) {
+	for name, tc := range map[string]struct {
+		process string
+		closes  bool
+		offered bool
+	}{
+		"the same":        {"7 since 1", true, false},
+		"another":         {"7 since 2", true, true},
+		"unknown":         {"", true, true},
+		"a second stream": {"7 since 1", false, true},
+	} {
+		running(t, Config{}, func(t *testing.T, c *Cache) {
+			w := watch(c, "x", xds.ListenerType, "*")
+			w.Runs("", "7 since 1")
+			put(c, xds.ListenerType, "good@1", "bad@1")
+			accept(w, xds.ListenerType, "good@1")
+			w.Nack(xds.ListenerType, revision(c), "no", res(xds.ListenerType, "bad@1"), nil)
+			if tc.closes {
+				w.Close(nil)
+			}
+			w = watch(c, "x", xds.ListenerType, "*")
+			w.Runs("", tc.process)
+			accept(w, xds.ListenerType, "good@1")
+			pass(time.Second)
+			if offered := item(c, xds.ListenerType, "bad").Offer > 0; offered != tc.offered {
+				t.Errorf("%s: offered %v", name, offered)
+			}
+		})
+	}
 }

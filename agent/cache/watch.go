@@ -65,12 +65,16 @@ func (w *Watch) Subscribe(typeURL string, wildcard bool, add, drop []string) {
 	w.c.stable.Subscribed(w.subscriptions, typeURL, first, fewer)
 }
 
-// Runs says which build of its program the client is; "" if that is not known.
-func (w *Watch) Runs(build string) {
+// Runs says which build of its program, and which process, the client is; "" if that is not known. A process that was there before is no
+// new one, even if it holds nothing.
+func (w *Watch) Runs(build, process string) {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
-	w.subscriptions.Build = build
+	w.subscriptions.Build, w.subscriptions.Process = build, process
 	w.c.builds.Came(build)
+	if w.c.state.Union.Returned(process) {
+		w.resume()
+	}
 }
 
 // Resume says that the client has something from an earlier stream. One that does not is taken for a new process, which may take what the
@@ -78,10 +82,14 @@ func (w *Watch) Runs(build string) {
 func (w *Watch) Resume() {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
+	w.resume()
+}
+
+func (w *Watch) resume() {
 	w.resumes = true
 	now := time.Now()
-	w.c.nacks.Returned(now)
-	w.c.builds.Returned(now)
+	w.c.nacks.Returned(w.subscriptions, now)
+	w.c.builds.Returned(w.subscriptions, now)
 }
 
 // Begin returns a snapshot of the cache, and what changed for this watch since the last Begin. It

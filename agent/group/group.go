@@ -425,7 +425,7 @@ func (g *Group) Attach(c downstream.Client) (downstream.View, error) { return g.
 
 func (g *Group) attach(c downstream.Client) view {
 	v := view{Watch: g.cache.Watch(c.Node.GetId()), cache: g.cache}
-	v.Runs(xds.Build(c.Node))
+	v.Runs(xds.Build(c.Node), c.Process)
 	if g.cfg.Tracer != nil {
 		v.trace = g.cfg.Tracer.Connected(c)
 	}

@@ -46,6 +46,7 @@ type record struct {
 	// killed is the version that a client of the build did not outlive, at a time; "" for none.
 	killed   string
 	killedAt time.Time
+	process  string // of that client
 	// offered has, by client, since when it is offered the newest content.
 	offered map[*subscriptions.Client]time.Time
 }
@@ -181,16 +182,16 @@ func (b *Builds) Closed(client *subscriptions.Client, unanswered map[string][]st
 			continue
 		}
 		if e := b.s.Existing(k.Type).Entry(k.Name); e != nil {
-			r.killed, r.killedAt = e.Current().Version, now
+			r.killed, r.killedAt, r.process = e.Current().Version, now, client.Process
 			b.s.PersistFact(state.EndedFact, k)
 		}
 	}
 }
 
 // Returned is called when a client comes that has something from an earlier stream: a process that went without an answer has not ended.
-func (b *Builds) Returned(now time.Time) {
+func (b *Builds) Returned(client *subscriptions.Client, now time.Time) {
 	for k, r := range b.records {
-		if r.killed != "" && now.Sub(r.killedAt) < killedWithin {
+		if r.killed != "" && client.MayBe(r.process) && now.Sub(r.killedAt) < killedWithin {
 			r.killed = ""
 			b.s.PersistFact(state.EndedFact, k)
 		}

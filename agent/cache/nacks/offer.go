@@ -163,7 +163,7 @@ func (n *Nacks) Closed(client *subscriptions.Client, unanswered map[string][]str
 		delete(r.refusers, client)
 		if _, judges := r.judges[client]; judges && !r.offeredAt.IsZero() {
 			if slices.Contains(unanswered[k.Type], k.Name) && now.Sub(r.offeredAt) < killedWithin {
-				r.killed, r.build = true, client.Build
+				r.killed, r.build, r.process = true, client.Build, client.Process
 			}
 			n.answered(client, k, r, now)
 		}
@@ -174,9 +174,9 @@ func (n *Nacks) Closed(client *subscriptions.Client, unanswered map[string][]str
 }
 
 // Returned is called when a client comes that has something from an earlier stream: a process that went without an answer has not ended.
-func (n *Nacks) Returned(now time.Time) {
+func (n *Nacks) Returned(client *subscriptions.Client, now time.Time) {
 	for k, r := range n.records {
-		if r.killed && now.Sub(r.at) < killedWithin {
+		if r.killed && client.MayBe(r.process) && now.Sub(r.at) < killedWithin {
 			r.killed, r.pause = false, 2*MinPause
 			n.persist(k)
 		}

@@ -376,7 +376,7 @@ func TestAnOfferThatAClientDoesNotOutliveHasFailed(t *testing.T) {
 		for cause, happens := range map[string]func(){
 			"a cause":                  func() { r.accepts(xds.ClusterType, Accepted{Name: "cause"}) },
 			"an operator":              func() { r.Again(func(xds.Key) bool { return true }, false, time.Now()) },
-			"the process has returned": func() { r.Returned(time.Now()); started() },
+			"the process has returned": func() { r.Returned(r.client, time.Now()); started() },
 		} {
 			r.Again(func(xds.Key) bool { return true }, false, time.Now())
 			r.run(time.Second, false)

@@ -27,9 +27,10 @@ type record struct {
 	// judges are the clients that have not answered to the offer. refused is the last reason of those that have NACKed it; "" for none.
 	judges  map[*subscriptions.Client]struct{}
 	refused string
-	// killed says that a client that was sent the last offer went without an answer: it may have ended because of it. build is its build.
-	killed bool
-	build  string
+	// killed says that a client that was sent the last offer went without an answer: it may have ended because of it. build and process are
+	// its build and its process.
+	killed         bool
+	build, process string
 	// due is when it is offered again; the zero time for not.
 	due time.Time
 	// looked says that refers and conflicts are known: what it refers to, and the addresses and keys that no other resource of its type

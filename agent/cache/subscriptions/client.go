@@ -16,11 +16,11 @@ const MaxUnknownLeases = 10_000
 
 // Client has the subscriptions of one connected client.
 type Client struct {
-	// Opened is when it was opened. Build is the version of its program; "" if it is not known.
-	Opened time.Time
-	Build  string
-	union  *Union
-	types  map[string]*Subscribed
+	// Opened is when it was opened. Build is the build of its program, and Process names its process; "" if they are not known.
+	Opened         time.Time
+	Build, Process string
+	union          *Union
+	types          map[string]*Subscribed
 }
 
 // Subscribed has the subscriptions of a client to one type.
@@ -36,6 +36,19 @@ func (u *Union) Open() *Client {
 	c := &Client{Opened: time.Now(), union: u, types: make(map[string]*Subscribed)}
 	u.open[c] = struct{}{}
 	return c
+}
+
+// maxLeft bounds the processes of clients that have gone that are remembered.
+const maxLeft = 64
+
+// Returned reports whether a client of a process was there before, and has gone; "" is never the same.
+func (u *Union) Returned(process string) bool {
+	return process != "" && slices.Contains(u.left, process)
+}
+
+// MayBe reports whether two clients may be of one process.
+func (c *Client) MayBe(process string) bool {
+	return c.Process == "" || process == "" || c.Process == process
 }
 
 // AnyOpen reports whether there is a client, and OpenClients yields all, in no order.
@@ -98,7 +111,11 @@ func (c *Client) Subscribe(typeURL string, wildcard bool, add, drop []string) (f
 
 // Close removes the client. Its subscriptions stay leased (design.md I11), but for too many names for which unknown returns true.
 func (c *Client) Close(unknown func(typeURL, name string) bool) {
-	delete(c.union.open, c)
+	u := c.union
+	delete(u.open, c)
+	if c.Process != "" && !slices.Contains(u.left, c.Process) {
+		u.left = append(u.left[max(len(u.left)-maxLeft+1, 0):], c.Process)
+	}
 	for url, s := range c.types {
 		all := c.union.Of(url)
 		if s.wildcard {

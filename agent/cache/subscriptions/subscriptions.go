@@ -27,6 +27,7 @@ import (
 type Union struct {
 	types   map[string]*Names
 	views   map[*View]struct{}
+	left    []string // the processes of the clients that went last
 	open    map[*Client]struct{}
 	linger  time.Duration
 	changed func(xds.Key)

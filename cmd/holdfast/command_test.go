@@ -55,6 +55,7 @@ func TestExitCodesAndErrors(t *testing.T) {
 		{"an export of nothing", []string{"export", "--state-dir", dir, "--out", filepath.Join(dir, "x"), "--node-id", "a", "--node-cluster", "b"}, 1, "it contains no state of an Envoy"},
 		{"a key that is not there", []string{"run", "--upstream", "a:1", "--state-dir", dir, "--state-key-file", filepath.Join(dir, "none")}, 2, "--state-key-file:"},
 		{"a key for no state", []string{"run", "--upstream", "a:1", "--state-key-file", "k"}, 2, "need --state-dir"},
+		{"a wildcard of secrets", []string{"run", "--upstream", "a:1", "--envoy-wildcard", "SDS"}, 2, "SDS has no wildcard"},
 		{"a TTL policy of no type", []string{"run", "--upstream", "a:1", "--ttl-policy", "FOO=hold"}, 2, "is not a type"},
 		{"no TTL policy", []string{"run", "--upstream", "a:1", "--ttl-policy", "CDS=keep"}, 2, "want expire or hold"},
 		{"too many percent", []string{"run", "--upstream", "a:1", "--max-removal-percent", "101"}, 2, "want 0 to 100"},

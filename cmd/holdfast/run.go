@@ -454,7 +454,7 @@ func (f *runFlags) addLimits(c *command) {
 	flags.Var(numberOf(&limits.Subscriptions, def.Subscriptions, positive), "max-subscriptions", "maximum `NUMBER` of names per type and stream; of further names, only resources that are cached anyway are served")
 	flags.Var(numberOf(&limits.RequestRate, def.RequestRate, positive), "max-request-rate", "maximum `NUMBER` of requests per stream and second, after a first --max-request-burst; further requests wait")
 	flags.Var(numberOf(&limits.RequestBurst, def.RequestBurst, positive), "max-request-burst", "maximum `NUMBER` of requests per stream that are read at once")
-	flags.Var(each(&f.cfg.Downstream.Wildcards, typeURLOf), "envoy-wildcard", "a `TYPE` (SDS, EDS, RDS, ECDS, RTDS) of which an Envoy may ask for all resources with \"*\". By itself Envoy does not, and such a name is one that a stranger has sent, such as the server name of a TLS handshake")
+	flags.Var(each(&f.cfg.Downstream.Wildcards, wildcardTypeOf), "envoy-wildcard", "a `TYPE` (EDS, RDS, ECDS, RTDS) of which an Envoy may ask for all resources with \"*\". By itself Envoy does not, and such a name is one that a stranger has sent, such as the server name of a TLS handshake")
 	flags.Var(numberOf(&limits.AnyDepth, def.AnyDepth, positive), "max-any-depth", "maximum nesting depth (`NUMBER`) of Any messages in a resource that is served over REST")
 	flags.Var(numberOf(&f.cfg.Group.Cache.MaxResources, cache.DefaultMaxResources, positive), "max-resources", "maximum `NUMBER` of cached resources per client group; an update beyond the limit gets a NACK")
 	flags.Var(numberOf(&f.cfg.Group.Cache.MaxBytes, cache.DefaultMaxBytes, positive), "max-resource-bytes", "maximum size of the cached resources per client group, in `BYTES`; the default is 1 GiB")
@@ -523,6 +523,16 @@ func typeURLOf(name string) (string, error) {
 		return name, nil
 	}
 	return "", fmt.Errorf("%q is not a type: want CDS, EDS, LDS, RDS, SRDS, VHDS, SDS, RTDS, ECDS or a type URL", name)
+}
+
+// wildcardTypeOf is typeURLOf for types of which an Envoy may have all resources. Secrets are none: a watch of all takes each for its own,
+// NACKs it, and keeps the others from getting it (protocol-facts.md section 15).
+func wildcardTypeOf(name string) (string, error) {
+	url, err := typeURLOf(name)
+	if url == xds.SecretType {
+		return "", errors.New("SDS has no wildcard: an Envoy that gets all secrets NACKs each of them, and no certificate is renewed; remove it")
+	}
+	return url, err
 }
 
 // ttlPolicy makes a repeatable flag of TYPE=expire|hold pairs. target contains the type URLs with hold.

@@ -208,6 +208,9 @@ func explained(r Resource) explain.Resource {
 	if r.Tries != nil {
 		out.Offered = r.Tries.Line(time.Now())
 	}
+	if r.Build != "" {
+		out.ByBuild = fmt.Sprintf("Envoy %s accepted %s last, and gets that first", r.Build, VersionText(r.BuildVersion))
+	}
 	return out
 }
 

@@ -24,8 +24,18 @@ type NameHistory struct {
 	Name string `json:"name"`
 	// Began is since when the contents of the type are recorded.
 	Began time.Time `json:"began,omitzero"`
-	// Versions are the contents in the order of their time; the last one is the present one.
+	// Versions are the contents in the order of their time; the last one is the present one. Of a name of which clients accepted nothing there
+	// is none.
 	Versions []Version `json:"versions"`
+	// Rejected is the newest content, if clients rejected it; nil if they did not.
+	Rejected *Rejected `json:"rejected,omitempty"`
+}
+
+// Rejected is a content that clients rejected.
+type Rejected struct {
+	Version string `json:"version"`
+	Reason  string `json:"reason"`
+	Tries   Tries  `json:"tries"`
 }
 
 // Version is a content that clients accepted, or the absence of one.

@@ -167,8 +167,8 @@ func (s Status) groupProblems(g Group) (lines problems) {
 		lasts := lasting(s.Now, t.NotAccepted)
 		lines.addIf(nacked > 0, "%s: %s NACKed by clients of node %q%s: %s why; `holdfast resume%s --rejected` offers them again at once",
 			t.Type, plural(nacked, "resource"), g.NodeID, lasts, dump, s.at())
-		lines.warnIf(suspect > 0, "%s: a response was NACKed by clients of node %q%s, and %s may be the cause: %s why",
-			t.Type, g.NodeID, lasts, plural(suspect, "resource"), dump)
+		lines.warnIf(suspect > 0, "%s: a response was NACKed by clients of node %q%s, and %s may be the cause: %s why; `holdfast resume%s --rejected` offers them again at once",
+			t.Type, g.NodeID, lasts, plural(suspect, "resource"), dump, s.at())
 		lines.since(n, t.NotAccepted)
 	}
 	return lines

@@ -325,6 +325,11 @@ type FileError struct {
 
 // Tries is how a resource that clients rejected is offered to them again.
 type Tries struct {
+	// Together says that it was rejected with others of which it is not known which is to blame, Accepted that another client has accepted it,
+	// and Killed that a client ended while it was tried.
+	Together bool `json:"together,omitempty"`
+	Accepted bool `json:"accepted_by_another,omitempty"`
+	Killed   bool `json:"killed,omitempty"`
 	// Offers counts how often it was, since it was first rejected. Last is when it was last rejected.
 	Offers int       `json:"offers"`
 	Last   time.Time `json:"last"`
@@ -338,6 +343,23 @@ type Tries struct {
 
 // Line says it in words.
 func (t *Tries) Line(now time.Time) string {
+	return t.kind() + t.offered(now)
+}
+
+// kind says what is particular of it.
+func (t *Tries) kind() string {
+	switch {
+	case t.Killed:
+		return "a client ended while it was tried; "
+	case t.Accepted:
+		return "one client accepted it, and another did not; "
+	case t.Together:
+		return "rejected with others; "
+	}
+	return ""
+}
+
+func (t *Tries) offered(now time.Time) string {
 	often := "not offered again yet"
 	if t.Offers > 0 {
 		often = "offered again " + plural(t.Offers, "time")
@@ -371,6 +393,9 @@ type Resource struct {
 	Reason string `json:"reason,omitempty"`
 	// Tries is how it is offered again; nil if no client NACKed it.
 	Tries *Tries `json:"tries,omitempty"`
+	// Build accepted BuildVersion last, another content than other clients: its clients are served that first.
+	Build        string `json:"build,omitempty"`
+	BuildVersion string `json:"build_version,omitempty"`
 	// Error is the last error of the upstream for this resource: one that it reported, or an unusable
 	// body. The cached content stays in use.
 	Error string `json:"error,omitempty"`

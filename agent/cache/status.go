@@ -94,6 +94,8 @@ type ResourceStatus struct {
 	// Reason is why clients NACKed Current; "" if they did not. Tries is how it is offered to them again; nil if they did not.
 	Reason string
 	Tries  *nacks.Tries
+	// Build accepted another content last, BuildVersion, than other builds of the clients' program; "" for none.
+	Build, BuildVersion string
 	// Err is the last error of a source about the name; nil for none.
 	Err error
 	// Changed is when a source last changed the content; the zero time if none has since the start.
@@ -129,7 +131,10 @@ func (c *Cache) Resources(typeURL string) []ResourceStatus {
 			Changed: e.Changed(), Restored: e.Restored(), RemovalHeldBack: c.guard.HoldsBack(t.Key(name)) && !changed, ChangeHeldBack: changed, Unused: !c.state.IsUsed(t, name, e.Current()),
 		}
 		if tries, ok := c.nacks.Tries(t.Key(name)); ok {
-			s.Tries = &tries
+			s.Tries, s.Reason = &tries, cmp.Or(s.Reason, tries.Reason)
+		}
+		if build, accepted := c.builds.Accepted(t.Key(name)); accepted != nil {
+			s.Build, s.BuildVersion = build, accepted.Version
 		}
 		switch item, by := c.changer.Features.Served(t, name, e); by {
 		case c.fallback:
@@ -207,6 +212,8 @@ func (c *Cache) HistoryBytes() int64 {
 type Contents struct {
 	// Served is what clients are sent, and Held what the sources sent last.
 	Served, Held, Accepted, Stable *xds.Resource
+	// Tries is how the newest content of a source is offered again to clients, which NACKed it; nil if they did not.
+	Tries *nacks.Tries
 }
 
 // Contents returns the present contents of a name.
@@ -218,5 +225,8 @@ func (c *Cache) Contents(typeURL, name string) (out Contents) {
 	out.Accepted = c.freezer.AcceptedNow(xds.Key{Type: typeURL, Name: name})
 	item, _ := c.changer.Features.Served(t, name, t.Find(name))
 	out.Served = item.Sent()
+	if tries, ok := c.nacks.Tries(t.Key(name)); ok {
+		out.Tries = &tries
+	}
 	return out
 }

@@ -230,6 +230,9 @@ func (n *Node) details() (lines []string) {
 	if n.Reason != "" {
 		lines = append(lines, "Envoy NACKed it: "+n.Reason)
 	}
+	if n.ByBuild != "" {
+		lines = append(lines, n.ByBuild)
+	}
 	if n.Offered != "" {
 		lines = append(lines, n.Offered+"; `holdfast resume --rejected` does it at once")
 	}

@@ -44,7 +44,9 @@ type Facts struct {
 	FellBack        bool   `json:"fell_back,omitempty"`
 	Reason          string `json:"reason,omitempty"`
 	// Offered says how what Envoy NACKed is offered to it again.
-	Offered         string    `json:"offered,omitempty"`
+	Offered string `json:"offered,omitempty"`
+	// ByBuild says which build of Envoy accepted another content.
+	ByBuild         string    `json:"by_build,omitempty"`
 	Error           string    `json:"error,omitempty"`
 	Deadline        time.Time `json:"deadline,omitzero"`
 	Changed         time.Time `json:"changed,omitzero"`

@@ -29,10 +29,14 @@ func (g *Group) History(f admin.HistoryFilter) (all []admin.NameHistory) {
 			continue
 		}
 		versions, began := g.cache.Versions(k.Type, k.Name)
-		if len(versions) == 0 {
+		now := g.cache.Contents(k.Type, k.Name)
+		if len(versions) == 0 && now.Tries == nil {
 			continue
 		}
-		h := admin.NameHistory{Node: node, Type: xds.Short(k.Type), Name: k.Name, Began: began}
+		h := admin.NameHistory{Node: node, Type: xds.Short(k.Type), Name: k.Name, Began: began, Versions: []admin.Version{}}
+		if t := now.Tries; t != nil && now.Held != nil {
+			h.Rejected = &admin.Rejected{Version: now.Held.Version, Reason: t.Reason, Tries: *triesOf(t)}
+		}
 		for _, v := range versions {
 			out := admin.Version{From: v.From, Until: v.Until, Version: v.Version, Kept: v.Resource != nil}
 			if r := v.Resource; r != nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/agent/cache/nacks"
 	"github.com/holdfast-xds/holdfast/agent/cache/probation"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream/file"
@@ -104,8 +105,9 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 				row := admin.Resource{Group: node, Type: t.Type, Name: r.Name, Source: r.Source, Standing: r.Status, Reason: r.Reason,
 					Changed: r.Changed, Restored: r.Restored, RemovalHeldBack: r.RemovalHeldBack, ChangeHeldBack: r.ChangeHeldBack, Going: r.Going, Frozen: r.Frozen, FellBack: r.FellBack}
 				if t := r.Tries; t != nil {
-					row.Tries = &admin.Tries{Offers: t.Offers, Last: t.Last, Since: t.Since, Next: t.Next, After: t.After}
+					row.Tries = triesOf(t)
 				}
+				row.Build, row.BuildVersion = r.Build, r.BuildVersion
 				if cur := r.Current; cur != nil {
 					row.Version = cur.Version
 					if cur.UpstreamVersion != xds.OfResponse {
@@ -128,6 +130,13 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 				}
 			}
 		}
+	}
+}
+
+// triesOf is how a resource is offered again, in the form of the admin interface.
+func triesOf(t *nacks.Tries) *admin.Tries {
+	return &admin.Tries{
+		Together: t.Together, Accepted: t.Accepted, Killed: t.Killed, Offers: t.Offers, Last: t.Last, Since: t.Since, Next: t.Next, After: t.After,
 	}
 }
 

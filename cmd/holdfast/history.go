@@ -93,13 +93,17 @@ func writeHistory(w io.Writer, all []admin.NameHistory, f admin.HistoryFilter, f
 		_, _ = fmt.Fprintln(t, "RESOURCE\tVERSIONS\tLAST CHANGE\tIS NOW")
 	}
 	for _, h := range all {
-		now := h.Versions[len(h.Versions)-1]
 		if f.Name == "" {
+			now := h.Versions[len(h.Versions)-1]
 			_, _ = fmt.Fprintf(t, "%s/%s\t%d\t%s\t%s\n", h.Type, admin.Printable(h.Name), len(h.Versions), stamp(now.From, h.Began), admin.VersionText(now.Version))
 			continue
 		}
 		_, _ = fmt.Fprintf(t, "%s/%s of node %q\n", h.Type, admin.Printable(h.Name), h.Node)
-		_, _ = fmt.Fprintln(t, "FROM\tUNTIL\tVERSION\tUPSTREAM\tBYTES")
+		if len(h.Versions) == 0 {
+			_, _ = fmt.Fprintln(t, "no client accepted anything under this name")
+		} else {
+			_, _ = fmt.Fprintln(t, "FROM\tUNTIL\tVERSION\tUPSTREAM\tBYTES")
+		}
 		for _, v := range h.Versions {
 			until, size := "now", fmt.Sprint(v.Size)
 			if !v.Until.IsZero() {
@@ -109,6 +113,13 @@ func writeHistory(w io.Writer, all []admin.NameHistory, f admin.HistoryFilter, f
 				size = "not kept"
 			}
 			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", stamp(v.From, h.Began), until, admin.VersionText(v.Version), admin.Printable(orDash(v.UpstreamVersion)), size)
+		}
+		if r := h.Rejected; r != nil {
+			if err := t.Flush(); err != nil {
+				return err
+			}
+			_, _ = fmt.Fprintf(w, "the newest content, %s, was rejected at %s: %s\n%s\n", admin.VersionText(r.Version), stamp(r.Tries.Last, time.Time{}),
+				admin.Printable(r.Reason), r.Tries.Line(time.Now()))
 		}
 	}
 	return t.Flush()

@@ -142,9 +142,14 @@ func (sub *subscription) sendsAlone() bool {
 // probing reports whether a resource is being retried alone already. One retry is enough, in
 // however many responses the resource was NACKed (design.md I7).
 func (sub *subscription) probing(r *xds.Resource) bool {
-	same := func(o *xds.Resource) bool { return o.Name == r.Name && o.Version == r.Version }
-	return slices.ContainsFunc(sub.retryAlone, same) ||
-		slices.ContainsFunc(sub.inFlight, func(f sentResponse) bool { return f.probe && slices.ContainsFunc(f.resources, same) })
+	return slices.ContainsFunc(sub.retryAlone, r.Same) ||
+		slices.ContainsFunc(sub.inFlight, func(f sentResponse) bool { return f.probe && slices.ContainsFunc(f.resources, r.Same) })
+}
+
+// sending reports whether a resource was sent, and has not been answered, or is about to be retried alone.
+func (sub *subscription) sending(r *xds.Resource) bool {
+	return slices.ContainsFunc(sub.retryAlone, r.Same) ||
+		slices.ContainsFunc(sub.inFlight, func(f sentResponse) bool { return slices.ContainsFunc(f.resources, r.Same) })
 }
 
 // revert replaces a version that the client NACKed by the version that the client has.

@@ -19,7 +19,7 @@ func (sub *subscription) choose(item xds.Item) *xds.Resource {
 // chooseFor is choose for an item that exists, of which the client has h; nil for nothing.
 func (sub *subscription) chooseFor(h *clientCopy, item xds.Item) *xds.Resource {
 	cur := item.Current
-	if h.offered(item); sub.waitsForOffer(h, item) {
+	if sub.offered(h, item); sub.waitsForOffer(h, item) {
 		sub.offers[cur.Name] = struct{}{}
 		return item.Acked
 	}
@@ -45,6 +45,18 @@ func (sub *subscription) chooseFor(h *clientCopy, item xds.Item) *xds.Resource {
 		}
 	}
 	return cur
+}
+
+// offered forgets that the client NACKed the newest version, alone or with others, if that is offered to it again.
+func (sub *subscription) offered(h *clientCopy, item xds.Item) {
+	if h == nil || item.Offer == 0 || item.Offer == h.rare.offer {
+		return
+	}
+	h.needRare().offer = item.Offer
+	h.forgetNack(item.Current.Version)
+	if un := h.rare.unconfirmed; un != nil && un.Version == item.Current.Version && h.version() == un.Version && !sub.sending(un) {
+		h.has = nil // it is a suspect, which is sent once more
+	}
 }
 
 // waitsForOffer reports whether a client gets what was accepted before it is offered again what was NACKed, so that it serves at once: it

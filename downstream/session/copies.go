@@ -80,18 +80,6 @@ func (h *clientCopy) nack(version string) {
 	rare.nacked = append(rare.nacked, version)
 }
 
-// offered forgets that the client NACKed the newest version, alone or with others, if that is offered to it again.
-func (h *clientCopy) offered(item xds.Item) {
-	if h == nil || item.Offer == 0 || item.Offer == h.rare.offer {
-		return
-	}
-	h.needRare().offer = item.Offer
-	h.forgetNack(item.Current.Version)
-	if un := h.rare.unconfirmed; un != nil && un.Version == item.Current.Version && h.version() == un.Version {
-		h.has = nil // it is a suspect, which is sent once more
-	}
-}
-
 func (h *clientCopy) forgetNack(version string) {
 	if h.hasNacked(version) {
 		h.rare.nacked = slices.DeleteFunc(h.rare.nacked, func(v string) bool { return v == version })

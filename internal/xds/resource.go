@@ -319,3 +319,6 @@ func hexSum(sum uint64) string {
 	hex.Encode(text[:], raw[:])
 	return string(text[:])
 }
+
+// Same reports whether another resource has the name and the content of this one; both are of one type.
+func (r *Resource) Same(o *Resource) bool { return o.Name == r.Name && o.Version == r.Version }

@@ -116,6 +116,12 @@ func (s *stream) checkSet(k kind, set map[string]int) {
 		// The removal of what it may hold of a NACKed response is sent at once (protocol.md V6).
 		cause = cause || set[name] != 0 && v.may[name] || w.doubt[k][name] && set[name] == 0 && (w.gone(k, name) || s.checkAbsence(k, name))
 	}
+	for name, content := range set {
+		if !cause && v.offers > 0 && w.nacked[item{k, name, content}] { // it is offered again with others that were NACKed together
+			v.offers--
+			cause = true
+		}
+	}
 	if !cause {
 		w.fail(3, "client %d is sent all of %s again: %v", c.id, k, set)
 	}

@@ -187,8 +187,9 @@ type streamView struct {
 	// may are names that may be sent although they have not changed; answer: so may all names.
 	may    map[string]bool
 	answer bool
-	// probes are names that may be sent once more, alone.
+	// probes are names that may be sent once more, alone, and offers counts complete sets that may be sent once more: after each NACK.
 	probes map[string]int
+	offers int
 	// empty: an empty Delta response may be sent.
 	empty bool
 	// removed are names whose removal was sent.
@@ -260,6 +261,7 @@ func (s *stream) noteRequest(req *down.Request) {
 	}
 	if req.NACK {
 		v.nacked[req.Nonce] = true
+		v.offers++
 		s.w.tick++
 		for _, it := range v.sent[req.Nonce] {
 			v.refused[it.name] = s.w.tick

@@ -414,14 +414,38 @@ func (w *world) loseOrReach(how byte) {
 	w.reach(w.delta)
 }
 
+// maxOffers bounds how often something that was rejected is offered again within 31 minutes, whatever its reasons, without a cause
+// (design.md I7): with pauses of 1 s, 2 s, 4 s and so on.
+const maxOffers = 12
+
+// offers counts how often what clients rejected was offered again.
+func (w *world) offers() map[item]int {
+	out := make(map[item]int)
+	for k := range kinds {
+		for _, r := range w.cache.Resources(k.url()) {
+			if r.Tries != nil && r.Current != nil {
+				if it, ok := hashed(k, r.Name, r.Current.Version); ok {
+					out[it] = r.Tries.Offers
+				}
+			}
+		}
+	}
+	return out
+}
+
 // checkLater is invariant 8: leases end, and a name without a subscription is not requested.
 func (w *world) checkLater() {
 	w.say("31 minutes later")
-	before := w.messages
+	before, offers := w.messages, w.offers()
 	w.sleep(31 * time.Minute)
 	w.quiesce()
 	if w.violation != nil {
 		return
+	}
+	for it, n := range w.offers() {
+		if n -= offers[it]; n > maxOffers {
+			w.fail(7, "%s was offered %d times in quiet", it, n)
+		}
 	}
 	w.checkQuiet()
 	if !w.up.answered {

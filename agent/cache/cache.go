@@ -185,8 +185,12 @@ func New(cfg Config) *Cache {
 		r, _ := c.freezer.Current(k)
 		return r
 	})
-	c.nacks = nacks.New(c.state, c.freezer.History, cfg.References, func(k xds.Key) bool { return c.freezer.Order() == nil && !c.fallback.HoldsBack(k) })
 	c.builds = builds.New(c.state)
+	c.nacks = nacks.New(nacks.Config{
+		State: c.state, History: c.freezer.History, References: cfg.References,
+		Serves:  func(k xds.Key) bool { return c.freezer.Order() == nil && !c.fallback.HoldsBack(k) },
+		Differs: c.builds.Differs,
+	})
 	c.unreferenced = eviction.New(c.state, cfg.MaxUnreferenced, func() bool { return c.guard.Holding() || c.freezer.Order() != nil }, func(k xds.Key) {
 		c.changer.Forget(state.NewEvent(), c.state.Table(k.Type), k.Name, false)
 	})

@@ -13,7 +13,7 @@ import (
 type Snapshot struct {
 	c        *Cache
 	tooStale bool   // nothing is served
-	build    string // of the client's program; "" if it is not known
+	w        *Watch // whose view it is
 }
 
 // table returns the table that a type is served from.
@@ -42,7 +42,7 @@ func (s Snapshot) Lookup(typeURL, name string) xds.Item {
 // served returns what is served of a name or an alias whose entry is e; nil for none.
 func (s Snapshot) served(t *state.Table, name string, e *contents.Entry) xds.Item {
 	item, by := s.c.changer.Features.Served(t, name, e)
-	return s.c.builds.Item(s.build, e, item, by != nil)
+	return s.c.builds.Item(s.w.subscriptions.Build, e, item, by != nil, s.w.resumes)
 }
 
 // lookupLocal returns a resource that the agent itself makes, which is never too old.

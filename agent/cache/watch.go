@@ -110,7 +110,7 @@ func (w *Watch) Begin() (s Snapshot, changed []xds.Change) {
 		wt.all = false
 		changed = append(changed, ch)
 	}
-	return Snapshot{w.c, w.tooStale, w.subscriptions.Build}, changed
+	return Snapshot{w.c, w.tooStale, w}, changed
 }
 
 // End releases the lock that Begin took.
@@ -168,18 +168,19 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 		w.confirmHeld(t, r.Name)
 		entry := t.Entry(r.Name)
 		var before *xds.Resource
+		rejected := entry != nil && entry.Rejected()
 		if c.nacks.Watching() || c.builds.Watching() {
 			before = c.freezer.Accepted(t, r.Name, entry)
 			changed = append(changed, nacks.Accepted{Name: r.Name, Before: before, Known: state.SameVersion(before, r)})
 		}
-		if c.changer.Ack(e, t, entry, r) && !c.fallback.HoldsBack(t.Key(r.Name)) {
+		if own := c.builds.Own(w.subscriptions, entry, r); !own && c.changer.Ack(e, t, entry, r) && !c.fallback.HoldsBack(t.Key(r.Name)) {
 			c.stable.Begin(subscribed, t, entry, r, e.Now)
 		} else {
 			c.stable.Interrupt(subscribed, r.Name)
 		}
 		c.nacks.Acked(w.subscriptions, t.Key(r.Name), entry)
 		if c.builds.Watching() {
-			c.builds.Acked(w.subscriptions, t.Key(r.Name), r, before, c.freezer.Accepted(t, r.Name, entry), e.Now)
+			c.builds.Acked(w.subscriptions, t.Key(r.Name), r, before, c.freezer.Accepted(t, r.Name, entry), rejected, e.Now)
 		}
 	}
 	for _, name := range removed {
@@ -190,8 +191,9 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 		changed = append(changed, nacks.Accepted{Name: name, Removed: true})
 	}
 	c.nacks.Accepted(t, changed, e.Now)
-	if !w.resumes && len(accepted) > 0 && c.nacks.Watching() {
+	if !w.resumes && len(accepted) > 0 {
 		c.nacks.Started(t, w.judged, w.subscriptions.Build, e.Now)
+		c.builds.Started(w.subscriptions, t, w.judged, e)
 	}
 	c.notifyAll(e)
 	due := c.journal.AfterWrite(c.nacks.Late())
@@ -226,12 +228,14 @@ func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *x
 	for _, r := range suspects {
 		w.mayHold(t, r.Name)
 		w.judged[t.Key(r.Name)] = struct{}{}
+		c.builds.Nacked(w.subscriptions, t.Key(r.Name), t.Entry(r.Name), r, true)
 	}
 	c.nacks.Suspects(w.subscriptions, t, suspects, reason, e.Now)
 	offered := false
 	if rejected != nil {
 		w.mayHold(t, rejected.Name)
 		w.judged[t.Key(rejected.Name)] = struct{}{}
+		c.builds.Nacked(w.subscriptions, t.Key(rejected.Name), t.Entry(rejected.Name), rejected, false)
 		offered = c.nacks.Nack(w.subscriptions, t, rejected, reason, revision == 0, e.Now)
 		c.nacks.Settle(e)
 		c.notifyAll(e)

@@ -32,7 +32,7 @@ func (sub *subscription) answer(req *Request) (answer, culprit *Answer) {
 	if req.NACK {
 		answer.Error = sub.reason(req.Error, &f)
 		sub.resendHeartbeats(f)
-		trialFailed := sub.failed(&f)
+		trialFailed := sub.failed(&f, req.Error)
 		if suspects := sub.nack(f, answer); !trialFailed {
 			sub.try(suspects, req.Error, answer.Error)
 		}
@@ -116,6 +116,10 @@ func (sub *subscription) nack(f sentResponse, answer *Answer) (suspects []*xds.R
 		h := sub.sent.get(r.Name)
 		if h == nil || h.version() != r.Version {
 			continue
+		}
+		if _, waits := sub.offers[r.Name]; waits {
+			h.needRare().waited = true
+			sub.offerNext(r.Name)
 		}
 		if h.acked == nil {
 			sub.neverAcked[r.Name] = struct{}{}
@@ -203,6 +207,9 @@ func (sub *subscription) replaceNeverAcked(v View) {
 		h, item := sub.sent.get(name), v.Lookup(sub.url, name)
 		if h == nil || item.Acked == nil || h.version() == item.Acked.Version || h.hasNacked(item.Acked.Version) {
 			continue
+		}
+		if item.Status == xds.Pending && h.version() == item.Current.Version && !h.hasNacked(item.Current.Version) {
+			continue // the same would be sent again
 		}
 		suspect := h.version() != "" && item.Status == xds.Suspect
 		if suspect && (suspects > 1 || sub.sendsAlone()) {

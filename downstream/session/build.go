@@ -60,12 +60,13 @@ func (sub *subscription) offered(h *clientCopy, item xds.Item) {
 }
 
 // waitsForOffer reports whether a client gets what was accepted before it is offered again what was NACKed, so that it serves at once: it
-// has not ACKed anything under the name on this stream.
+// has not ACKed anything under the name on this stream, nor NACKed that with others.
 func (sub *subscription) waitsForOffer(h *clientCopy, item xds.Item) bool {
 	if item.Offer == 0 || item.Acked == nil || item.Acked.Version == item.Current.Version {
 		return false
 	}
-	return h == nil || h.acked == nil && h.version() != item.Current.Version && !h.hasNacked(item.Acked.Version)
+	return h == nil || h.acked == nil && h.version() != item.Current.Version && !h.hasNacked(item.Acked.Version) &&
+		!h.rare.waited
 }
 
 // replacement returns the version that a client is sent in place of a NACKed one: the version that

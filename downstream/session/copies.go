@@ -30,6 +30,8 @@ type rareFields struct {
 	// client is offered again what it NACKed.
 	nacked []string
 	offer  uint16
+	// waited says that the client NACKed with others what was accepted, which it was sent before an offer.
+	waited bool
 	// expires is when the client drops the resource, by the TTL that it was sent last.
 	expires time.Time
 	// unconfirmed was sent after acked, and superseded before it was answered or NACKed together
@@ -92,7 +94,7 @@ func (h *clientCopy) ack(r *xds.Resource) {
 	if len(h.rare.nacked) == 0 && h.rare.expires.IsZero() && h.rare.offer == 0 {
 		h.rare = noRare
 	} else {
-		h.rare.unconfirmed = nil
+		h.rare.unconfirmed, h.rare.waited = nil, false
 	}
 }
 

@@ -114,12 +114,23 @@ func (sub *subscription) passed(f *sentResponse) (culprit *Answer) {
 	return nil
 }
 
-// failed records that the client NACKed a response, and reports whether that decides a trial. If
-// it does, the hint was wrong, and the state before the trial is restored.
-func (sub *subscription) failed(f *sentResponse) bool {
+// failed records that the client NACKed a response, and reports whether that answers a trial. If
+// it does, the hint was wrong, and the state before the trial is restored; unless the reason names what took the place of what it named
+// before, as of an Envoy that can read neither the newest content nor the one that another build accepted: then the set is sent without
+// both.
+func (sub *subscription) failed(f *sentResponse, text string) bool {
 	tr := sub.trial
 	if tr == nil || f.number <= tr.number {
 		return false
+	}
+	if replaced := sub.replaced(f, text[:min(len(text), maxHint)]); len(replaced) > 0 {
+		for _, r := range replaced {
+			sub.revert(r)
+			tr.named = slices.DeleteFunc(tr.named, func(named *xds.Resource) bool { return named.Name == r.Name })
+		}
+		tr.number, tr.named = sub.sentCount, append(tr.named, replaced...)
+		sub.mustRespond = true
+		return true
 	}
 	sub.trial = nil
 	for _, r := range tr.named {
@@ -129,6 +140,20 @@ func (sub *subscription) failed(f *sentResponse) bool {
 		}
 	}
 	return true
+}
+
+// replaced returns what a response had in the place of what a trial sends the set without, if a reason names it.
+func (sub *subscription) replaced(f *sentResponse, text string) (replaced []*xds.Resource) {
+	for _, named := range sub.trial.named {
+		for _, r := range f.resources {
+			if r.Name == named.Name && r.Version != named.Version && !sub.sent.get(r.Name).hasAcked(r.Version) {
+				if isWord, _ := findName(text, r.Name); isWord {
+					replaced = append(replaced, r)
+				}
+			}
+		}
+	}
+	return replaced
 }
 
 // putBack makes each resource of a failed trial again the version that was sent last under its

@@ -356,6 +356,9 @@ func (w *world) openStream(c *client) *stream {
 		form = xds.Delta
 	}
 	s := &stream{w: w, c: c, watch: w.cache.Watch("client-" + strconv.Itoa(c.id))}
+	if w.upgrades {
+		s.watch.Runs([]string{"1.36.4", "1.40.0"}[c.build], "")
+	}
 	s.machine = down.New(down.Config{
 		Form: form, NoncePrefix: strconv.Itoa(w.streams) + ".", KeepWildcard: c.envoy, TTL: true, HadWildcard: w.cache.HadWildcard,
 	})
@@ -378,6 +381,9 @@ func (s *stream) receive(req *down.Request) {
 	s.noteRequest(req)
 	eff := s.machine.Request(req)
 	if in := eff.Subscription; in != nil {
+		if in.Holds {
+			s.watch.Resume()
+		}
 		s.watch.Subscribe(in.Type, in.Wildcard, in.Subscribe, in.Unsubscribe)
 	}
 	if v := eff.Answer; v != nil {

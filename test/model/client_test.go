@@ -24,8 +24,11 @@ type client struct {
 	delta    bool
 	envoy    bool
 	dislikes map[item]bool // see world.needs
-	types    [kinds]*clientType
-	stream   *stream // nil while it is away
+	// build is the build of its program; others has what the other one dislikes.
+	build  int
+	others map[item]bool
+	types  [kinds]*clientType
+	stream *stream // nil while it is away
 
 	// warming maps the clusters that wait to the names of their endpoints.
 	warming   map[string]string
@@ -56,7 +59,7 @@ type clientType struct {
 }
 
 func newClient(w *world, id int, delta, envoy bool) *client {
-	c := &client{w: w, id: id, delta: delta, envoy: envoy, dislikes: make(map[item]bool)}
+	c := &client{w: w, id: id, delta: delta, envoy: envoy, dislikes: make(map[item]bool), others: make(map[item]bool)}
 	c.forgetAll()
 	return c
 }
@@ -92,6 +95,12 @@ func (c *client) connect() {
 			c.first(k)
 		}
 	}
+}
+
+// upgrade makes it a client of the other build, which was not started yet: it dislikes other contents.
+func (c *client) upgrade() {
+	c.build = 1 - c.build
+	c.dislikes, c.others = c.others, c.dislikes
 }
 
 // disconnect ends the stream; what is under way is lost.

@@ -207,7 +207,7 @@ func (w *world) checkRefused(k kind, rec *serverNonce) {
 // checkTaken is the other side of it: what was NACKed is ACKed only if clients have accepted all of it since.
 func (w *world) checkTaken(k kind, rec *serverNonce) {
 	for _, it := range rec.items {
-		if w.nacked[it] && !w.good[it] {
+		if w.nacked[it] && !w.good[it] && w.server().truth[it.k][it.name] == it.content { // otherwise it may have changed while the ACK was under way
 			w.fail(6, "%s nonce %s is ACKed after its NACK, and no client accepted %s", k, rec.nonce, it)
 		}
 	}
@@ -277,6 +277,8 @@ func (w *world) checkHeld(c *client, k kind, name string) {
 		fail("it is not what the control plane says")
 	case has == is.content:
 		fail("it refused that")
+	case has == 0 && c.delta && k != eds && c.dislikes[is] && w.takes(c, k, name, is.content):
+		fail("its build accepted something else")
 	case w.needs[is] != "" && w.rejected(is) && !slices.ContainsFunc(w.clients, func(c *client) bool { return c.refuses(is) }):
 		fail("it would take it now")
 	case !c.delta && k.full():
@@ -291,6 +293,12 @@ func (w *world) rejected(it item) bool {
 	return slices.ContainsFunc(w.cache.Resources(it.k.url()), func(r cache.ResourceStatus) bool {
 		return r.Name == it.name && r.Current != nil && r.Current.Version == it.wire().hash && r.Status == xds.Nacked
 	})
+}
+
+// takes reports whether a client would take what its build accepted of a name, which is another content than what the control plane has.
+func (w *world) takes(c *client, k kind, name string, is int) bool {
+	accepted := w.byBuild[c.build][resource{k, name}]
+	return accepted != 0 && accepted != is && !c.dislikes[item{k, name, accepted}]
 }
 
 // anyGood reports whether clients ACKed contents of a resource, none of which c NACKs: which of

@@ -106,6 +106,9 @@ func (w *world) note(it item) {
 	}
 	w.history[it.k][it.name] = append(h, it.content)
 	if it.content == 0 {
+		for _, accepted := range w.byBuild {
+			delete(accepted, resource{it.k, it.name})
+		}
 		maps.DeleteFunc(w.good, func(g item, _ bool) bool { return g.k == it.k && g.name == it.name })
 		delete(w.accepted[it.k], it.name)
 		delete(w.promised[it.k], it.name)
@@ -256,6 +259,9 @@ func (s *stream) noteRequest(req *down.Request) {
 		for _, it := range v.sent[req.Nonce] {
 			if content, ok := s.w.word(k, it.name); ok && content == it.content {
 				s.w.good[it] = true
+				if s.w.upgrades {
+					s.w.byBuild[s.c.build][resource{k, it.name}] = it.content
+				}
 			}
 		}
 	}

@@ -76,6 +76,9 @@ func TestRandomSequencesWithCrashesAgainstTheModel(t *testing.T) { playRandom(t,
 // loses everything now and then: at rest clients have what it confirms.
 func TestRandomSequencesUnderAGuardAgainstTheModel(t *testing.T) { playRandom(t, withAccidents) }
 
+// TestRandomSequencesWithUpgradesAgainstTheModel also has clients that are upgraded and rolled back, and whose builds NACK other contents.
+func TestRandomSequencesWithUpgradesAgainstTheModel(t *testing.T) { playRandom(t, withUpgrades) }
+
 func playRandom(t *testing.T, draw func(seed uint64) *sequence) {
 	base := number(t, "HOLDFAST_SEED", 1)
 	n := sequences

@@ -29,7 +29,7 @@ type disk struct {
 	writes   int
 }
 
-type diskKey struct{ typeURL, name string }
+type diskKey struct{ typeURL, name, build string }
 
 func (d *disk) init() {
 	d.saved, d.facts = make(map[diskKey]cache.Saved), make(map[cache.Fact]string)
@@ -43,7 +43,7 @@ func (d *disk) write() {
 		d.init()
 	}
 	for _, s := range b.Resources {
-		k := diskKey{s.Type, s.Name}
+		k := diskKey{s.Type, s.Name, s.Build}
 		if d.saved[k] = s; s.Content == nil && s.Previous == nil {
 			delete(d.saved, k)
 		}
@@ -162,6 +162,9 @@ func (w *world) restart(how byte) {
 	} else {
 		clear(w.surely)
 		w.forgetUnwritten()
+		for _, accepted := range w.byBuild {
+			clear(accepted) // it may not be on disk
+		}
 	}
 	for _, c := range w.clients {
 		if c.envoy && !c.delta && w.disk.facts[cache.Fact{Kind: cache.SubscribedFact, Type: cds.url(), Name: xds.Wildcard}] == "" {
@@ -182,7 +185,7 @@ func (w *world) restart(how byte) {
 			if content, suspect := w.suspected(k, name); suspect && content == 0 {
 				continue // that it is gone is on disk
 			}
-			if w.disk.saved[diskKey{k.url(), name}].Content == nil {
+			if w.disk.saved[diskKey{k.url(), name, ""}].Content == nil {
 				delete(w.history[k], name) // the agent never heard of it
 			}
 		}
@@ -190,7 +193,7 @@ func (w *world) restart(how byte) {
 		w.told[k] = w.disk.facts[cache.Fact{Kind: cache.KnownFact, Type: k.url()}] != ""
 	}
 	for f, value := range w.disk.facts {
-		if f.Kind == cache.DeferredFact && value != "" && w.disk.saved[diskKey{f.Type, f.Name}].Content != nil {
+		if f.Kind == cache.DeferredFact && value != "" && w.disk.saved[diskKey{f.Type, f.Name, ""}].Content != nil {
 			w.note(item{kindOf(f.Type), f.Name, 0}) // that it is gone is on disk, beside it
 		}
 	}
@@ -284,7 +287,7 @@ func (w *world) forgetDoubt(k kind, name string) {
 // saved returns the content of a name that is on disk, 0 for none, and whether it is stored as
 // ACKed.
 func (w *world) saved(k kind, name string) (content int, accepted bool) {
-	s := w.disk.saved[diskKey{k.url(), name}]
+	s := w.disk.saved[diskKey{k.url(), name, ""}]
 	if s.Content == nil {
 		return 0, false
 	}

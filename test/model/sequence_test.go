@@ -16,8 +16,8 @@ type sequence struct {
 	seed  uint64
 	setup [16]byte
 	steps []step
-	// guarded: removals that look like an accident are held back.
-	guarded bool
+	// guarded: removals that look like an accident are held back. upgrades: clients that are restarted may be of another build.
+	guarded, upgrades bool
 }
 
 // step is one thing that happens; its bytes choose what, to whom and how.
@@ -123,6 +123,20 @@ func withAccidents(seed uint64) *sequence {
 	return seq
 }
 
+// withUpgrades is the sequence of a seed, in which clients are restarted as another build; mostly with restarts of the agent.
+func withUpgrades(seed uint64) *sequence {
+	seq := withDisk(seed)
+	if seed%3 > 0 {
+		seq = withRestarts(seed)
+	}
+	seq.upgrades = true
+	random := newRandom(seed ^ 1<<60)
+	for range 1 + random.IntN(4) {
+		seq.insert(random, step{op: 22, who: byte(random.Uint32()), how: byte(random.Uint32()) | 12})
+	}
+	return seq
+}
+
 // insert puts a step anywhere.
 func (seq *sequence) insert(random *rand.Rand, st step) {
 	seq.steps = slices.Insert(seq.steps, random.IntN(len(seq.steps)+1), st)
@@ -151,7 +165,10 @@ func (seq *sequence) without(at, size int) *sequence {
 // play plays the sequence to its end, or to the first broken invariant.
 func (seq *sequence) play(ctx context.Context, f fault, kn known, verbose bool) *world {
 	w := newWorld(f, kn, seq.setup[14]&4 != 0, seq.guarded)
-	w.verbose = verbose
+	w.verbose, w.upgrades = verbose, seq.upgrades
+	for build := range w.byBuild {
+		w.byBuild[build] = make(map[resource]int)
+	}
 	w.run = func() (stop func()) {
 		ctx, cancel := context.WithCancel(ctx)
 		ended, c := make(chan struct{}), w.cache
@@ -217,6 +234,14 @@ func (seq *sequence) begin(w *world) {
 			if c.dislikes[it] = true; (it.k == lds || it.k == rds) && n%3 > 0 {
 				w.needs[it] = names[n%len(names)]
 			}
+		}
+		if w.upgrades {
+			for _, name := range names { // what only the later build can read
+				for _, k := range []kind{cds, lds, rds} {
+					c.others[item{k, name, contents}], c.others[item{k, name, contents - 1}] = true, true
+				}
+			}
+			c.upgrade() // it was not started yet
 		}
 		w.clients = append(w.clients, c)
 		w.say("%s", c)
@@ -372,6 +397,10 @@ func (w *world) comeOrGo(c *client, how byte) {
 	}
 	if how&4 != 0 {
 		w.say("client %d was restarted", c.id)
+		if w.upgrades && how&8 != 0 {
+			c.upgrade()
+			w.say("it is %s now", c)
+		}
 		c.forgetAll()
 		for k := range kinds {
 			clear(w.ackedAt[c.id][k])
@@ -467,7 +496,17 @@ func (w *world) checkLater() {
 			}
 		}
 	}
-	// The endpoints of a NACKed cluster are requested, too.
+	// The endpoints of a NACKed cluster are requested, too: of the control plane's, and of one that the build of a client accepted.
+	for _, c := range w.clients {
+		if !w.upgrades || c.stream == nil {
+			continue
+		}
+		for n, content := range c.stream.seen[cds].last {
+			if e := (item{cds, n, content}).wire().eds; e != "" {
+				wanted[fmt.Sprint(eds, e)] = true
+			}
+		}
+	}
 	for n, content := range w.server().truth[cds] {
 		if e := (item{cds, n, content}).wire().eds; e != "" && (wanted[fmt.Sprint(cds, "*")] || wanted[fmt.Sprint(cds, n)]) {
 			wanted[fmt.Sprint(eds, e)] = true

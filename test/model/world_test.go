@@ -27,10 +27,14 @@ const maxClients = 3
 // leases, runs only while that one sleeps or waits.
 type world struct {
 	// needs has the items that clients who dislike them do not NACK when they have a cluster, as Envoy does with validate_clusters.
-	needs   map[item]string
-	cache   *cache.Cache
-	disk    disk
-	journal *cache.Journal
+	needs map[item]string
+	// upgrades: clients say which build they are.
+	upgrades bool
+	// byBuild has what clients of each build ACKed last, when it was the newest, and only if the agent can know it.
+	byBuild [2]map[resource]int
+	cache    *cache.Cache
+	disk     disk
+	journal  *cache.Journal
 	// unwritten holds a value when the journal has something to write.
 	unwritten chan struct{}
 	run       func() (stop func()) // runs the cache

@@ -2,8 +2,8 @@
 // one build takes another may not be able to read (design.md I7).
 //
 // It promises that:
-//   - a client of a build that accepted another content last than the one that any client accepted last is sent that first, and is then offered the
-//     newest once;
+//   - a client of a build that accepted another content last than the one that any client accepted last is sent that first, and is then
+//     offered the newest, unless its build NACKed it: then only a new process is, once;
 //   - what a client of a build did not outlive is not sent to another of that build, until the content changes, a day has passed, or an
 //     operator says so;
 //   - a name of which both builds accepted the same costs nothing.
@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/cache/contents"
+	"github.com/holdfast-xds/holdfast/agent/cache/history"
 	"github.com/holdfast-xds/holdfast/agent/cache/state"
 	"github.com/holdfast-xds/holdfast/agent/cache/subscriptions"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -43,6 +44,8 @@ type Builds struct {
 type record struct {
 	build    string
 	accepted *xds.Resource
+	// status is the answer of clients of the build to the newest content, if others accepted that; it is never ACKed.
+	status xds.Status
 	// killed is the version that a client of the build did not outlive, at a time; "" for none.
 	killed   string
 	killedAt time.Time
@@ -88,8 +91,8 @@ func (b *Builds) other(build string) string {
 }
 
 // Acked is called when a client has ACKed a content of a name: was is what clients had accepted last, nil for nothing, and is what they have
-// now.
-func (b *Builds) Acked(client *subscriptions.Client, k xds.Key, content, was, is *xds.Resource, now time.Time) {
+// now. rejected says that clients had NACKed it before.
+func (b *Builds) Acked(client *subscriptions.Client, k xds.Key, content, was, is *xds.Resource, rejected bool, now time.Time) {
 	other := b.other(client.Build)
 	if other == "" || !has(k.Type) {
 		return
@@ -109,16 +112,54 @@ func (b *Builds) Acked(client *subscriptions.Client, k xds.Key, content, was, is
 	case r != nil && r.build == client.Build, r != nil && state.SameVersion(r.accepted, is):
 		b.forget(k)
 		if was != nil && !state.SameVersion(was, is) {
-			b.set(k, other, was)
+			b.set(k, other, was, rejected)
 		}
 	case r == nil && newest && was != nil && !state.SameVersion(was, is):
-		b.set(k, other, was)
+		b.set(k, other, was, rejected)
+	}
+}
+
+// Own reports whether a client has ACKed what its build accepted of a name, whose entry is e and of which there is a newer content: that is no
+// news for others.
+func (b *Builds) Own(client *subscriptions.Client, e *contents.Entry, content *xds.Resource) bool {
+	if len(b.records) == 0 || e == nil || e.Current().Version == content.Version {
+		return false
+	}
+	r := b.records[xds.Key{Type: content.Type, Name: content.Name}]
+	return r != nil && r.build == client.Build && state.SameVersion(r.accepted, content)
+}
+
+// Nacked is called when a client has NACKed a content of a name, whose entry is e: alone, or together with others.
+func (b *Builds) Nacked(client *subscriptions.Client, k xds.Key, e *contents.Entry, content *xds.Resource, together bool) {
+	r := b.records[k]
+	if r == nil || r.build != client.Build || e == nil || e.Current().Version != content.Version || r.accepted.Version == content.Version {
+		return
+	}
+	if r.status = xds.Nacked; together {
+		r.status = xds.Suspect
+	}
+}
+
+// Started is called when a new process has ACKed contents of a type: what others of its build NACKed is offered to it, once. judged has what
+// was, and what it has NACKed itself.
+func (b *Builds) Started(client *subscriptions.Client, t *state.Table, judged map[xds.Key]struct{}, e *state.Event) {
+	for k, r := range b.records {
+		if _, was := judged[k]; was || k.Type != t.URL || r.build != client.Build || r.status == xds.Pending {
+			continue
+		}
+		judged[k] = struct{}{}
+		r.status = xds.Pending
+		e.Changes(t).Add(k.Name, t.Resource(k.Name))
 	}
 }
 
 // set records what a build accepted last.
-func (b *Builds) set(k xds.Key, build string, accepted *xds.Resource) {
-	b.records[k] = &record{build: build, accepted: accepted}
+func (b *Builds) set(k xds.Key, build string, accepted *xds.Resource, rejected bool) {
+	r := &record{build: build, accepted: accepted}
+	if rejected {
+		r.status = xds.Nacked
+	}
+	b.records[k] = r
 	b.persist(k)
 }
 
@@ -139,6 +180,14 @@ func (b *Builds) After(x *state.Change) {
 	case x.Kind != state.Put:
 		b.forget(k)
 	default:
+		if x.Done.Change == history.ContentChanged {
+			r.status = xds.Pending
+		}
+		if was := x.Done.OldAcked; was != nil && state.SameVersion(r.accepted, x.Entry.Acked()) && !state.SameVersion(was, r.accepted) {
+			// A source sends a stable content again, which counts as accepted: the other build accepted what was before.
+			b.set(k, b.other(r.build), was, x.Entry.Reason() != "")
+			r = b.records[k]
+		}
 		if now := x.Entry.Current(); r.accepted.TTL() != now.TTL() || !r.accepted.Deadline().Equal(now.Deadline()) {
 			r.accepted = r.accepted.WithLifetime(now.TTL(), now.Deadline())
 		}
@@ -148,9 +197,10 @@ func (b *Builds) After(x *state.Change) {
 // Quiet reports whether a content that is repeated changes nothing.
 func (b *Builds) Quiet() bool { return len(b.records) == 0 }
 
-// Item returns what a client of a build is served of a name, whose entry is e and of which others are served item; replaced says that this
-// is served in place of the newest content, so that nothing is tried.
-func (b *Builds) Item(build string, e *contents.Entry, item xds.Item, replaced bool) xds.Item {
+// Item returns what a client of a build is served of a name, whose entry is e and of which others are served item. replaced says that this
+// is served in place of the newest content, so that nothing is tried, and resumes that the client has something already: it is sent the newest
+// content as any other, because it is not known what it has, and keeps that if it NACKs it.
+func (b *Builds) Item(build string, e *contents.Entry, item xds.Item, replaced, resumes bool) xds.Item {
 	if len(b.records) == 0 || build == "" || e == nil || item.Current == nil {
 		return item
 	}
@@ -160,14 +210,16 @@ func (b *Builds) Item(build string, e *contents.Entry, item xds.Item, replaced b
 	}
 	item.Acked = r.accepted
 	switch {
-	case item.Status != xds.Acked: // its build is not known to take it
+	case item.Status != xds.Acked: // no build is known to take it
 	case replaced, r.killed == item.Current.Version && time.Since(r.killedAt) < killedFor:
 		item.Status, item.Offer = xds.Nacked, 0
 		return item
-	default:
+	case item.Offer > 0:
 		item.Status = xds.Pending
+	default:
+		item.Status = r.status
 	}
-	if item.Status == xds.Pending {
+	if item.Status == xds.Pending && (!resumes || item.Offer > 0) {
 		item.Offer = e.Offers() + 1 // also when it is offered to all
 	}
 	return item
@@ -219,6 +271,12 @@ func (b *Builds) Accepted(k xds.Key) (build string, accepted *xds.Resource) {
 		return r.build, r.accepted
 	}
 	return "", nil
+}
+
+// Differs reports whether the build of a client accepted another content of a name than others.
+func (b *Builds) Differs(client *subscriptions.Client, k xds.Key) bool {
+	r := b.records[k]
+	return r != nil && r.build == client.Build
 }
 
 // Names yields the names of which the builds accepted different contents.

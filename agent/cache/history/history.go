@@ -162,7 +162,7 @@ func (h *History) setContent(r *xds.Resource) {
 		}
 		h.acked, h.ackedSource, h.status = r, h.source, xds.Acked
 		return
-	case h.stable != nil && h.stable.Version == r.Version:
+	case h.stable != nil && h.stable.Version == r.Version && h.reasons[r.Version] == "": // otherwise another client NACKed it since
 		h.stable, h.acked, h.ackedSource, h.status = r, r, h.source, xds.Acked
 		return
 	case h.reasons[r.Version] != "":
@@ -204,9 +204,6 @@ func (h *History) Ack(r *xds.Resource) (changed bool) {
 // Nack records that a client NACKed a content, and why. It reports whether the newest content is
 // NACKed by it. A content that another client ACKed stays ACKed.
 func (h *History) Nack(version, reason string) bool {
-	if h.acked != nil && h.acked.Version == version {
-		return false
-	}
 	if h.reasons == nil {
 		h.reasons = make(map[string]string)
 	}
@@ -219,7 +216,7 @@ func (h *History) Nack(version, reason string) bool {
 		}
 	}
 	h.reasons[version] = reason
-	if h.current.Version != version {
+	if h.current.Version != version || h.acked != nil && h.acked.Version == version {
 		return false
 	}
 	h.status, h.offered = xds.Nacked, false

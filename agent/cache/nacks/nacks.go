@@ -32,15 +32,23 @@ const (
 	MaxPause = time.Hour
 )
 
+// Config is what a Nacks asks others.
+type Config struct {
+	State *state.State
+	// History returns the history of what is served under a name; nil for none.
+	History func(t *state.Table, name string) *history.History
+	// References, which may be nil, returns what a resource refers to.
+	References func(*xds.Resource) []xds.Key
+	// Serves reports whether the newest content of a name may be served now.
+	Serves func(xds.Key) bool
+	// Differs, which may be nil, reports whether the build of a client accepted another content of a name than others.
+	Differs func(client *subscriptions.Client, k xds.Key) bool
+}
+
 // Nacks is the feature. Make one with New.
 type Nacks struct {
-	s *state.State
-	// history returns the history of what is served under a name; nil for none.
-	history func(t *state.Table, name string) *history.History
-	// references returns what a resource refers to; nil for nothing.
-	references func(*xds.Resource) []xds.Key
-	// serves reports whether the newest content of a name may be served now.
-	serves  func(xds.Key) bool
+	s       *state.State
+	cfg     Config
 	counts  map[string]uint64   // of cached contents that were NACKed alone, by type URL
 	retry   map[string]struct{} // the types whose suspects are offered again
 	records map[xds.Key]*record
@@ -60,11 +68,10 @@ type refusal struct {
 	answer func(nack error)
 }
 
-// New returns a Nacks of nothing. history returns the history of what is served under a name; nil for none. references, which may be
-// nil, returns what a resource refers to, and serves reports whether the newest content of a name may be served.
-func New(s *state.State, history func(t *state.Table, name string) *history.History, references func(*xds.Resource) []xds.Key, serves func(xds.Key) bool) *Nacks {
+// New returns a Nacks of nothing.
+func New(cfg Config) *Nacks {
 	return &Nacks{
-		s: s, history: history, references: references, serves: serves,
+		s: cfg.State, cfg: cfg,
 		counts: make(map[string]uint64), retry: make(map[string]struct{}), records: make(map[xds.Key]*record), former: make(map[xds.Key][]*record), offered: make(map[string][]xds.Key),
 		refused: make(map[string]refusal), late: make(map[string]struct{}),
 	}
@@ -79,7 +86,7 @@ func (n *Nacks) After(x *state.Change) {
 	if was {
 		n.retry[x.Table.URL] = struct{}{}
 	}
-	if len(n.records)+len(n.former) == 0 {
+	if len(n.records)+len(n.former) == 0 && !x.Entry.Rejected() {
 		return
 	}
 	switch k := x.Key(); {
@@ -270,7 +277,7 @@ func (n *Nacks) Late() (due []func()) {
 // by that: a client that has just come gets it in one response with others.
 func (n *Nacks) Suspects(client *subscriptions.Client, t *state.Table, of []*xds.Resource, reason string, now time.Time) {
 	for _, content := range of {
-		h, k, e := n.history(t, content.Name), t.Key(content.Name), t.Entry(content.Name)
+		h, k, e := n.cfg.History(t, content.Name), t.Key(content.Name), t.Entry(content.Name)
 		r := n.records[k]
 		switch {
 		case h == nil:
@@ -278,6 +285,8 @@ func (n *Nacks) Suspects(client *subscriptions.Client, t *state.Table, of []*xds
 			r.refusers[client] = struct{}{}
 			r.refused = reason
 			n.answered(client, k, r, now)
+		case h.Status() == xds.Acked && h.Current().Version == content.Version && e != nil && &e.History == h && n.cfg.Differs != nil && n.cfg.Differs(client, k):
+			n.refusal(client, k, content, reason, true, now)
 		case !h.Suspect(content.Version) || e == nil || &e.History != h:
 		case r == nil || r.version != content.Version:
 			r = newRecord(content, reason, now)
@@ -298,7 +307,7 @@ func (n *Nacks) Suspects(client *subscriptions.Client, t *state.Table, of []*xds
 // was sent apart from them: since then these may have been accepted. It reports whether the content was offered again, so that the NACK says
 // nothing of an update.
 func (n *Nacks) Nack(client *subscriptions.Client, t *state.Table, content *xds.Resource, reason string, apart bool, now time.Time) (offered bool) {
-	h, k, e := n.history(t, content.Name), t.Key(content.Name), t.Entry(content.Name)
+	h, k, e := n.cfg.History(t, content.Name), t.Key(content.Name), t.Entry(content.Name)
 	if h == nil {
 		return false
 	}
@@ -310,14 +319,24 @@ func (n *Nacks) Nack(client *subscriptions.Client, t *state.Table, content *xds.
 		n.answered(client, k, r, now)
 		return true
 	}
-	nacked := h.Nack(content.Version, reason)
-	accepted := !nacked && newest && h.Status() == xds.Acked && h.Current().Version == content.Version
-	if nacked {
+	switch nacked := h.Nack(content.Version, reason); {
+	case nacked:
 		n.nacked(t, content.Name)
+		if newest {
+			n.refusal(client, k, content, reason, false, now)
+		}
+	case newest && h.Status() == xds.Acked && h.Current().Version == content.Version:
+		n.refusal(client, k, content, reason, true, now)
 	}
-	if !newest || !nacked && !accepted {
-		return false
+	if r := n.records[k]; apart && newest && r != nil && r.version == content.Version {
+		n.reason(r)
 	}
+	return false
+}
+
+// refusal records that a client NACKed the newest content of a name; accepted says that another client accepted it.
+func (n *Nacks) refusal(client *subscriptions.Client, k xds.Key, content *xds.Resource, reason string, accepted bool, now time.Time) {
+	r := n.records[k]
 	if r == nil || r.version != content.Version {
 		r = newRecord(content, reason, now)
 		n.records[k] = r
@@ -326,10 +345,6 @@ func (n *Nacks) Nack(client *subscriptions.Client, t *state.Table, content *xds.
 	r.reason, r.together, r.accepted = reason, false, accepted
 	n.look(r, content)
 	n.persist(k)
-	if apart {
-		n.reason(r)
-	}
-	return false
 }
 
 // nacked is called when the newest content of a name has become NACKed.

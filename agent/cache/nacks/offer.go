@@ -73,7 +73,7 @@ func (n *Nacks) offer(e *state.Event, k xds.Key) {
 		names = slices.DeleteFunc(names, func(o xds.Key) bool { return o.Type != k.Type || !n.records[o].together })
 	}
 	for _, k := range names {
-		if r := n.records[k]; n.serves(k) && n.offerOne(e, k, r) {
+		if r := n.records[k]; n.cfg.Serves(k) && n.offerOne(e, k, r) {
 			n.offered[k.Type] = append(n.offered[k.Type], k)
 		}
 	}

@@ -40,12 +40,17 @@ func inRig(t *testing.T, test func(r *rig)) {
 func newRig(t *testing.T) *rig {
 	r := &rig{T: t, refers: make(map[string][]xds.Key), began: time.Now()}
 	r.s = state.New(subscriptions.New(time.Minute, func(xds.Key) {}), nil, func() {})
-	r.Nacks = New(r.s, func(t *state.Table, name string) *history.History {
-		if e := t.Entry(name); e != nil {
-			return &e.History
-		}
-		return nil
-	}, func(c *xds.Resource) []xds.Key { return r.refers[c.Name] }, func(xds.Key) bool { return !r.refused })
+	r.Nacks = New(Config{
+		State: r.s,
+		History: func(t *state.Table, name string) *history.History {
+			if e := t.Entry(name); e != nil {
+				return &e.History
+			}
+			return nil
+		},
+		References: func(c *xds.Resource) []xds.Key { return r.refers[c.Name] },
+		Serves:     func(xds.Key) bool { return !r.refused },
+	})
 	r.client = r.s.Union.Open()
 	for _, typeURL := range xds.Types() {
 		r.client.Subscribe(typeURL, true, nil, nil)
@@ -510,8 +515,8 @@ func TestManySuspects(t *testing.T) {
 			r.refers[names[i]] = []xds.Key{{Type: xds.ClusterType, Name: "cause"}}
 		}
 		looked := 0
-		references := r.references
-		r.references = func(c *xds.Resource) []xds.Key { looked++; return references(c) }
+		references := r.cfg.References
+		r.cfg.References = func(c *xds.Resource) []xds.Key { looked++; return references(c) }
 		r.suspects(xds.ListenerType, names...)
 		if looked > 0 {
 			t.Errorf("the references of %d were looked for", looked)

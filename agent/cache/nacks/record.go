@@ -55,8 +55,8 @@ func (n *Nacks) look(r *record, content *xds.Resource) {
 		return
 	}
 	r.looked, r.refers, r.conflicts = true, make(map[xds.Key]struct{}), xds.ConflictKeys(content)
-	if n.references != nil {
-		for _, of := range n.references(content) {
+	if n.cfg.References != nil {
+		for _, of := range n.cfg.References(content) {
 			r.refers[of] = struct{}{}
 		}
 	}

@@ -448,6 +448,7 @@ func (a *Agent) groupConfig(node *corev3.Node) group.Config {
 	conf.Cache.OnChange = func(typeURL, name string, what cache.ChangeKind) {
 		a.events.Resource(node.GetId(), typeURL, name, events.Change(what))
 	}
+	conf.Cache.Ending = func() bool { return a.life.ending.Load() || a.life.leaving.Load() }
 	conf.Cache.Guard.CountNamed = node.GetUserAgentName() != xds.EnvoyUserAgent
 	conf.Tracer = a.telemetry.Tracer(node.GetId())
 	conf.WatchDisconnects, conf.Cache.FallbackEnabled = a.life.envoy == nil, a.life.envoy != nil

@@ -68,7 +68,7 @@ type View interface {
 type End struct {
 	// Unanswered lists, by type, the names in responses in flight.
 	Unanswered map[string][]string
-	// ByServer is set if the server ended the stream because it rejected a request.
+	// ByServer is set if the server ended the stream: because it rejected a request, stops, or sends the client to another connection.
 	ByServer bool
 }
 

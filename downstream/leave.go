@@ -78,6 +78,7 @@ func (st *stream) await(ctx context.Context, results <-chan error) error {
 			in, moved = st.server.leaveIn()
 			leaving, due = nil, time.After(in)
 		case <-due:
+			st.moved.Store(true)
 			return moved
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -119,6 +120,7 @@ type Server struct {
 	pollsExceed rate.Sometimes
 
 	streaming sync.WaitGroup // of the goroutines of all streams
+	stopping  atomic.Bool    // the server ends its streams
 	// polls remembers the last REST responses, by client and names.
 	polls *lru.Cache[[sha256.Size]byte, *session.Response]
 
@@ -162,6 +164,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	s.mu.Lock()
 	s.draining = 0
 	s.mu.Unlock()
+	s.stopping.Store(false)
 	g := grpc.NewServer(
 		grpc.MaxConcurrentStreams(cmp.Or(s.cfg.ConnectionStreams, math.MaxUint32)),
 		grpc.Creds(newHandshake()),
@@ -181,6 +184,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error {
 		<-ctx.Done()
+		s.stopping.Store(true)
 		s.stop(g)
 		return nil
 	})

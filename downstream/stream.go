@@ -53,6 +53,8 @@ type stream struct {
 	logged   map[string]bool // the limits whose first excess was logged
 	rejected bool            // the stream ends because of an invalid request; read after the receiver has ended
 
+	moved atomic.Bool // the stream ends because its connection does
+
 	mu      sync.Mutex
 	node    string // the id of the client's Node; the Node itself is large
 	machine *session.Session
@@ -112,7 +114,7 @@ func (st *stream) run(ctx context.Context) error {
 	ends := func(err error) {
 		results <- err
 		if over.Add(1) == 2 {
-			st.view.Close(End{Unanswered: st.machine.Unanswered(), ByServer: st.rejected})
+			st.view.Close(End{Unanswered: st.machine.Unanswered(), ByServer: st.rejected || st.moved.Load() || st.server.stopping.Load()})
 			memory.Left()
 			st.log.Info("stream closed", "open_for", time.Since(st.since).Round(time.Millisecond))
 		}

@@ -210,6 +210,9 @@ func explained(r Resource) explain.Resource {
 	}
 	if r.Build != "" {
 		out.ByBuild = fmt.Sprintf("Envoy %s accepted %s last, and gets that first", r.Build, VersionText(r.BuildVersion))
+		if r.BuildEnded {
+			out.ByBuild = fmt.Sprintf("Envoy %s accepted %s last, and gets only that for a day: one ended while it was offered the newest (`holdfast resume --rejected` offers it again)", r.Build, VersionText(r.BuildVersion))
+		}
 	}
 	return out
 }

@@ -396,6 +396,8 @@ type Resource struct {
 	// Build accepted BuildVersion last, another content than other clients: its clients are served that first.
 	Build        string `json:"build,omitempty"`
 	BuildVersion string `json:"build_version,omitempty"`
+	// BuildEnded says that one of them ended while it was offered the newest content: the next ones are not, for a day.
+	BuildEnded bool `json:"build_ended,omitempty"`
 	// Error is the last error of the upstream for this resource: one that it reported, or an unusable
 	// body. The cached content stays in use.
 	Error string `json:"error,omitempty"`

@@ -87,6 +87,8 @@ type Config struct {
 	// Stale, if set, reports whether the cache is too old to be served: no source has answered for
 	// too long. A watch that is opened then gets nothing until EndStale.
 	Stale func() bool
+	// Ending, if set, reports whether the agent ends, so that clients go because of it.
+	Ending func() bool
 	// References, if set, returns what a resource refers to: what clients NACKed is offered again when that is accepted.
 	References func(*xds.Resource) []xds.Key
 	// OnContent, if set, is called with the cache's lock held for each new content from a source.
@@ -188,8 +190,7 @@ func New(cfg Config) *Cache {
 	c.builds = builds.New(c.state)
 	c.nacks = nacks.New(nacks.Config{
 		State: c.state, History: c.freezer.History, References: cfg.References,
-		Serves:  func(k xds.Key) bool { return c.freezer.Order() == nil && !c.fallback.HoldsBack(k) },
-		Differs: c.builds.Differs,
+		Serves: func(k xds.Key) bool { return c.freezer.Order() == nil && !c.fallback.HoldsBack(k) },
 	})
 	c.unreferenced = eviction.New(c.state, cfg.MaxUnreferenced, func() bool { return c.guard.Holding() || c.freezer.Order() != nil }, func(k xds.Key) {
 		c.changer.Forget(state.NewEvent(), c.state.Table(k.Type), k.Name, false)

@@ -96,6 +96,8 @@ type ResourceStatus struct {
 	Tries  *nacks.Tries
 	// Build accepted another content last, BuildVersion, than other builds of the clients' program; "" for none.
 	Build, BuildVersion string
+	// BuildEnded says that a client of it ended while it was offered the newest content.
+	BuildEnded bool
 	// Err is the last error of a source about the name; nil for none.
 	Err error
 	// Changed is when a source last changed the content; the zero time if none has since the start.
@@ -134,7 +136,7 @@ func (c *Cache) Resources(typeURL string) []ResourceStatus {
 			s.Tries, s.Reason = &tries, cmp.Or(s.Reason, tries.Reason)
 		}
 		if build, accepted := c.builds.Accepted(t.Key(name)); accepted != nil {
-			s.Build, s.BuildVersion = build, accepted.Version
+			s.Build, s.BuildVersion, s.BuildEnded = build, accepted.Version, c.builds.Ended(t.Key(name), e.Current().Version)
 		}
 		switch item, by := c.changer.Features.Served(t, name, e); by {
 		case c.fallback:

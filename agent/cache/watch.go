@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-xds/holdfast/agent/cache/builds"
 	"github.com/holdfast-xds/holdfast/agent/cache/nacks"
 	"github.com/holdfast-xds/holdfast/agent/cache/state"
 	"github.com/holdfast-xds/holdfast/agent/cache/subscriptions"
@@ -116,6 +117,13 @@ func (w *Watch) Begin() (s Snapshot, changed []xds.Change) {
 // End releases the lock that Begin took.
 func (w *Watch) End() { w.c.mu.Unlock() }
 
+// Cut says, before Close, that the server ends the stream, and not the client.
+func (w *Watch) Cut() {
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	w.subscriptions.Cut = true
+}
+
 // Close closes the watch. Its subscriptions stay leased (I11). unanswered lists names, by type,
 // that the client may hold although it has not answered. They stay uncertain as long as the leases
 // last, even if other clients ACK them: of several disconnected clients nobody knows which one
@@ -128,6 +136,7 @@ func (w *Watch) Close(unanswered map[string][]string) {
 		return
 	}
 	w.closed = true
+	w.subscriptions.Cut = w.subscriptions.Cut || c.cfg.Ending != nil && c.cfg.Ending()
 	delete(c.watches, w)
 	c.changer.Features.Closed(w.subscriptions, unanswered)
 	w.subscriptions.Close(func(typeURL, name string) bool { return c.state.Existing(typeURL).Find(name) == nil })
@@ -167,11 +176,13 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 	for _, r := range accepted {
 		w.confirmHeld(t, r.Name)
 		entry := t.Entry(r.Name)
-		var before *xds.Resource
-		rejected := entry != nil && entry.Rejected()
+		ack := builds.Ack{Client: w.subscriptions, Key: t.Key(r.Name), Entry: entry, Content: r}
 		if c.nacks.Watching() || c.builds.Watching() {
-			before = c.freezer.Accepted(t, r.Name, entry)
-			changed = append(changed, nacks.Accepted{Name: r.Name, Before: before, Known: state.SameVersion(before, r)})
+			ack.Was = c.freezer.Accepted(t, r.Name, entry)
+			if entry != nil {
+				ack.By, ack.Refused = entry.Builds(), entry.Refused(r)
+			}
+			changed = append(changed, nacks.Accepted{Name: r.Name, Before: ack.Was, Known: state.SameVersion(ack.Was, r)})
 		}
 		if own := c.builds.Own(w.subscriptions, entry, r); !own && c.changer.Ack(e, t, entry, r) && !c.fallback.HoldsBack(t.Key(r.Name)) {
 			c.stable.Begin(subscribed, t, entry, r, e.Now)
@@ -180,8 +191,9 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 		}
 		c.nacks.Acked(w.subscriptions, t.Key(r.Name), entry)
 		if c.builds.Watching() {
-			c.builds.Acked(w.subscriptions, t.Key(r.Name), r, before, c.freezer.Accepted(t, r.Name, entry), rejected, e.Now)
+			ack.Is = c.freezer.Accepted(t, r.Name, entry)
 		}
+		c.builds.Acked(ack, e.Now)
 	}
 	for _, name := range removed {
 		c.stable.Interrupt(subscribed, name)
@@ -191,14 +203,31 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 		changed = append(changed, nacks.Accepted{Name: name, Removed: true})
 	}
 	c.nacks.Accepted(t, changed, e.Now)
-	if !w.resumes && len(accepted) > 0 {
-		c.nacks.Started(t, w.judged, w.subscriptions.Build, e.Now)
-		c.builds.Started(w.subscriptions, t, w.judged, e)
+	if len(accepted) > 0 {
+		w.started(t, e)
 	}
 	c.notifyAll(e)
-	due := c.journal.AfterWrite(c.nacks.Late())
+	due := c.journal.AfterWrite(c.nacks.Late(t))
 	c.mu.Unlock()
 	run(due)
+}
+
+// started offers a new process what others NACKed of a type, once it has answered to what was accepted.
+func (w *Watch) started(t *state.Table, e *state.Event) {
+	if !w.resumes {
+		w.c.nacks.Started(t, w.judged, w.subscriptions.Build, e.Now)
+		w.c.builds.Started(w.subscriptions, t, w.judged, e)
+	}
+}
+
+// judge records that the client NACKed a content, alone or together with others.
+func (w *Watch) judge(t *state.Table, r *xds.Resource, together bool) {
+	w.mayHold(t, r.Name)
+	entry := t.Entry(r.Name)
+	if entry != nil && entry.Current().Version == r.Version {
+		w.judged[t.Key(r.Name)] = struct{}{}
+	}
+	w.c.builds.Nacked(w.subscriptions, t.Key(r.Name), entry, r, together)
 }
 
 // confirmHeld records that the client has said what it holds under a name.
@@ -226,18 +255,15 @@ func (w *Watch) Nack(typeURL string, revision uint64, reason string, rejected *x
 	c.mu.Lock()
 	t, e := c.state.Table(typeURL), state.NewEvent()
 	for _, r := range suspects {
-		w.mayHold(t, r.Name)
-		w.judged[t.Key(r.Name)] = struct{}{}
-		c.builds.Nacked(w.subscriptions, t.Key(r.Name), t.Entry(r.Name), r, true)
+		w.judge(t, r, true)
 	}
 	c.nacks.Suspects(w.subscriptions, t, suspects, reason, e.Now)
 	offered := false
 	if rejected != nil {
-		w.mayHold(t, rejected.Name)
-		w.judged[t.Key(rejected.Name)] = struct{}{}
-		c.builds.Nacked(w.subscriptions, t.Key(rejected.Name), t.Entry(rejected.Name), rejected, false)
+		w.judge(t, rejected, false)
 		offered = c.nacks.Nack(w.subscriptions, t, rejected, reason, revision == 0, e.Now)
 		c.nacks.Settle(e)
+		w.started(t, e)
 		c.notifyAll(e)
 	}
 	var due []func()

@@ -547,6 +547,9 @@ func (v view) Answer(a session.Answer) {
 func (v view) Progress(p session.Progress) { v.Watch.Progress(p.Type, p.Revision) }
 
 func (v view) Close(end downstream.End) {
+	if end.ByServer {
+		v.Cut()
+	}
 	v.Watch.Close(end.Unanswered)
 	if v.trace != nil {
 		v.trace.Closed()

@@ -107,7 +107,7 @@ func (g *Group) Resources(f admin.Filter) iter.Seq[admin.Resource] {
 				if t := r.Tries; t != nil {
 					row.Tries = triesOf(t)
 				}
-				row.Build, row.BuildVersion = r.Build, r.BuildVersion
+				row.Build, row.BuildVersion, row.BuildEnded = r.Build, r.BuildVersion, r.BuildEnded
 				if cur := r.Current; cur != nil {
 					row.Version = cur.Version
 					if cur.UpstreamVersion != xds.OfResponse {

@@ -65,8 +65,11 @@ func (sub *subscription) waitsForOffer(h *clientCopy, item xds.Item) bool {
 	if item.Offer == 0 || item.Acked == nil || item.Acked.Version == item.Current.Version {
 		return false
 	}
-	return h == nil || h.acked == nil && h.version() != item.Current.Version && !h.hasNacked(item.Acked.Version) &&
-		!h.rare.waited
+	if h == nil {
+		return true
+	}
+	other := h.last != nil && h.last.Version != item.Acked.Version // it was sent something newer already
+	return !other && h.acked == nil && h.version() != item.Current.Version && !h.hasNacked(item.Acked.Version) && !h.rare.waited
 }
 
 // replacement returns the version that a client is sent in place of a NACKed one: the version that

@@ -29,7 +29,7 @@ type rareFields struct {
 	// nacked are the versions that the client NACKed, at most maxNacked. offer is the last xds.Item.Offer that was seen: with each the
 	// client is offered again what it NACKed.
 	nacked []string
-	offer  uint16
+	offer  uint8
 	// waited says that the client NACKed with others what was accepted, which it was sent before an offer.
 	waited bool
 	// expires is when the client drops the resource, by the TTL that it was sent last.

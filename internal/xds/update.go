@@ -153,7 +153,7 @@ type Item struct {
 	// Status is the status of Current.
 	Status Status
 	// Offer is not 0 if Current is offered again to clients that NACKed it, and another number each time (design.md I7).
-	Offer uint16
+	Offer uint8
 	// NotFound says that an upstream reported that the name does not exist: only then may clients
 	// be sent its removal (protocol.md 3.4).
 	NotFound bool

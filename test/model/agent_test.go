@@ -357,7 +357,7 @@ func (w *world) openStream(c *client) *stream {
 	}
 	s := &stream{w: w, c: c, watch: w.cache.Watch("client-" + strconv.Itoa(c.id))}
 	if w.upgrades {
-		s.watch.Runs([]string{"1.36.4", "1.40.0"}[c.build], "")
+		s.watch.Runs(buildNames[c.build], "")
 	}
 	s.machine = down.New(down.Config{
 		Form: form, NoncePrefix: strconv.Itoa(w.streams) + ".", KeepWildcard: c.envoy, TTL: true, HadWildcard: w.cache.HadWildcard,

@@ -97,6 +97,9 @@ func (c *client) connect() {
 	}
 }
 
+// buildNames are the builds of the clients.
+var buildNames = [2]string{"1.36.4", "1.40.0"}
+
 // upgrade makes it a client of the other build, which was not started yet: it dislikes other contents.
 func (c *client) upgrade() {
 	c.build = 1 - c.build

@@ -48,6 +48,18 @@ func (s *stream) check(msg downMessage) {
 	v.sent[v.nonce], v.places[v.nonce] = items, places
 }
 
+// twice reports whether the control plane said one content of a name twice.
+func (w *world) twice(it item) bool {
+	said := make(map[int]bool)
+	for _, content := range w.history[it.k][it.name] {
+		if said[content] {
+			return true
+		}
+		said[content] = true
+	}
+	return false
+}
+
 // checkAge is invariant 4.
 func (s *stream) checkAge(it item) {
 	w, c := s.w, s.c
@@ -55,6 +67,9 @@ func (s *stream) checkAge(it item) {
 		return
 	}
 	at := w.place(it)
+	if w.upgrades && w.twice(it) {
+		return // what is older cannot be said
+	}
 	switch {
 	case w.fallbacks == 0 || !w.stable[it]:
 	case at < 0:
@@ -207,7 +222,8 @@ func (w *world) checkRefused(k kind, rec *serverNonce) {
 // checkTaken is the other side of it: what was NACKed is ACKed only if clients have accepted all of it since.
 func (w *world) checkTaken(k kind, rec *serverNonce) {
 	for _, it := range rec.items {
-		if w.nacked[it] && !w.good[it] && w.server().truth[it.k][it.name] == it.content { // otherwise it may have changed while the ACK was under way
+		covered := slices.ContainsFunc(w.clients, func(c *client) bool { return c.stream != nil && c.types[it.k].covers(it.name) })
+		if w.nacked[it] && !w.good[it] && covered && w.server().truth[it.k][it.name] == it.content { // otherwise it may have changed while the ACK was under way
 			w.fail(6, "%s nonce %s is ACKed after its NACK, and no client accepted %s", k, rec.nonce, it)
 		}
 	}
@@ -273,6 +289,8 @@ func (w *world) checkHeld(c *client, k kind, name string) {
 		if k.full() || c.delta && w.up.server.delta && w.gone(k, name) {
 			fail("it is gone")
 		}
+	case w.buildEnded(c, is):
+		// A client of its build may have ended because of it.
 	case !w.nacked[is]:
 		fail("it is not what the control plane says")
 	case has == is.content:
@@ -295,9 +313,19 @@ func (w *world) rejected(it item) bool {
 	})
 }
 
+// buildEnded reports whether the agent does not offer an item to a client because another of its build ended while it was offered it.
+func (w *world) buildEnded(c *client, it item) bool {
+	return w.upgrades && slices.ContainsFunc(w.cache.Resources(it.k.url()), func(r cache.ResourceStatus) bool {
+		return r.Name == it.name && r.BuildEnded && r.Build == buildNames[c.build]
+	})
+}
+
 // takes reports whether a client would take what its build accepted of a name, which is another content than what the control plane has.
 func (w *world) takes(c *client, k kind, name string, is int) bool {
 	accepted := w.byBuild[c.build][resource{k, name}]
+	if w.twice(item{k, name, is}) {
+		return false // a content that was stable counts as accepted when it comes back, by whichever build
+	}
 	return accepted != 0 && accepted != is && !c.dislikes[item{k, name, accepted}]
 }
 

@@ -152,6 +152,7 @@ func (w *world) restart(how byte) {
 	for _, c := range w.clients {
 		if c.stream != nil {
 			w.noteUnanswered(c)
+			c.stream.watch.Cut()
 			c.disconnect()
 			back = append(back, c)
 		}

@@ -231,6 +231,9 @@ func (seq *sequence) begin(w *world) {
 		for j := range int(b[8+i]) % 3 {
 			n := int(b[11+i]) >> j
 			it := item{kind(n % int(kinds)), names[n/4%len(names)], 1 + n/5%contents}
+			if w.upgrades && it.k != eds {
+				continue // what clients of one build dislike is the same
+			}
 			if c.dislikes[it] = true; (it.k == lds || it.k == rds) && n%3 > 0 {
 				w.needs[it] = names[n%len(names)]
 			}

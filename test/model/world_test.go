@@ -32,9 +32,9 @@ type world struct {
 	upgrades bool
 	// byBuild has what clients of each build ACKed last, when it was the newest, and only if the agent can know it.
 	byBuild [2]map[resource]int
-	cache    *cache.Cache
-	disk     disk
-	journal  *cache.Journal
+	cache   *cache.Cache
+	disk    disk
+	journal *cache.Journal
 	// unwritten holds a value when the journal has something to write.
 	unwritten chan struct{}
 	run       func() (stop func()) // runs the cache

@@ -35,9 +35,10 @@ const maxBuild = 128
 // Builds is the feature. Make one with New.
 type Builds struct {
 	s *state.State
-	// newest is the build of the client that came last, former the one before; "" for none.
-	newest, former string
-	records        map[xds.Key]*record
+	// slots are the last two builds, "" for none; newest is that of the client that came last.
+	slots   [2]string
+	newest  int
+	records map[xds.Key]*record
 }
 
 // record is what a build accepted of a name whose accepted content is another one.
@@ -64,58 +65,90 @@ func has(typeURL string) bool {
 
 // Came is called when a client of a build has come; "" for one that is not known. The build before the last two is forgotten.
 func (b *Builds) Came(build string) {
-	if build == "" || build == b.newest || len(build) > maxBuild {
+	if build == "" || build == b.slots[b.newest] || len(build) > maxBuild {
 		return
 	}
-	b.newest, b.former = build, b.newest
-	for k, r := range b.records {
-		if r.build != b.newest && r.build != b.former {
-			b.forget(k)
+	b.newest = 1 - b.newest
+	if forgotten := b.slots[b.newest]; forgotten != build {
+		b.slots[b.newest] = build
+		if forgotten != "" {
+			b.drop(forgotten)
 		}
 	}
 	b.s.PersistFact(state.BuildsFact, xds.Key{})
 }
 
-// Watching reports whether there were two builds, so that Acked has something to do.
-func (b *Builds) Watching() bool { return b.former != "" }
-
-// other returns the other build than one of the last two; "" if there is none.
-func (b *Builds) other(build string) string {
-	switch build {
-	case b.newest:
-		return b.former
-	case b.former:
-		return b.newest
+// drop forgets a build, whose slot is the newest one now.
+func (b *Builds) drop(build string) {
+	for k, r := range b.records {
+		if r.build == build {
+			b.forget(k)
+		}
 	}
-	return ""
+	for _, t := range b.s.Tables() {
+		for _, e := range t.All() {
+			e.ForgetBuild(b.set(b.newest))
+		}
+	}
 }
 
-// Acked is called when a client has ACKed a content of a name: was is what clients had accepted last, nil for nothing, and is what they have
-// now. rejected says that clients had NACKed it before.
-func (b *Builds) Acked(client *subscriptions.Client, k xds.Key, content, was, is *xds.Resource, rejected bool, now time.Time) {
-	other := b.other(client.Build)
-	if other == "" || !has(k.Type) {
+// set returns the set of one build.
+func (b *Builds) set(slot int) history.Builds { return 1 << slot }
+
+// slot returns which of the last two builds one is.
+func (b *Builds) slot(build string) (slot int, known bool) {
+	slot = slices.Index(b.slots[:], build)
+	return slot, build != "" && slot >= 0
+}
+
+// Watching reports whether there were two builds.
+func (b *Builds) Watching() bool { return b.slots[1-b.newest] != "" }
+
+// Ack is a client's ACK of a content of a name, whose entry is Entry; nil for none.
+type Ack struct {
+	Client  *subscriptions.Client
+	Key     xds.Key
+	Entry   *contents.Entry
+	Content *xds.Resource
+	// Was is what clients had accepted last, nil for nothing, and By the builds that accepted it. Is is what they have now.
+	Was, Is *xds.Resource
+	By      history.Builds
+	// Refused says that a client had NACKed the content.
+	Refused bool
+}
+
+// Acked is called when a client has ACKed a content.
+func (b *Builds) Acked(a Ack, now time.Time) {
+	slot, known := b.slot(a.Client.Build)
+	if !known || a.Entry == nil || !has(a.Key.Type) {
 		return
 	}
-	r := b.records[k]
-	newest := state.SameVersion(content, is)
+	if state.SameVersion(a.Entry.Acked(), a.Content) {
+		a.Entry.AckedBy(b.set(slot))
+	}
+	if !b.Watching() {
+		return
+	}
+	r := b.records[a.Key]
+	newest := state.SameVersion(a.Content, a.Is)
 	switch {
-	case r != nil && r.build == client.Build && !newest:
+	case r != nil && r.build == a.Client.Build && !newest:
 		if r.offered == nil {
 			r.offered = make(map[*subscriptions.Client]time.Time)
 		}
-		r.offered[client] = now // it is offered the newest next
-		if !state.SameVersion(r.accepted, content) {
-			r.accepted = content
-			b.persist(k)
+		r.offered[a.Client] = now // it is offered the newest next
+		if !state.SameVersion(r.accepted, a.Content) {
+			r.accepted = a.Content
+			b.persist(a.Key)
 		}
-	case r != nil && r.build == client.Build, r != nil && state.SameVersion(r.accepted, is):
-		b.forget(k)
-		if was != nil && !state.SameVersion(was, is) {
-			b.set(k, other, was, rejected)
-		}
-	case r == nil && newest && was != nil && !state.SameVersion(was, is):
-		b.set(k, other, was, rejected)
+		return
+	case r != nil && (r.build == a.Client.Build || state.SameVersion(r.accepted, a.Is)):
+		b.forget(a.Key)
+	case r != nil || !newest:
+		return
+	}
+	if other := 1 - slot; a.Was != nil && a.By&b.set(other) != 0 && !state.SameVersion(a.Was, a.Is) {
+		b.keep(a.Key, b.slots[other], a.Was, a.Refused)
 	}
 }
 
@@ -153,8 +186,8 @@ func (b *Builds) Started(client *subscriptions.Client, t *state.Table, judged ma
 	}
 }
 
-// set records what a build accepted last.
-func (b *Builds) set(k xds.Key, build string, accepted *xds.Resource, rejected bool) {
+// keep records what a build accepted last.
+func (b *Builds) keep(k xds.Key, build string, accepted *xds.Resource, rejected bool) {
 	r := &record{build: build, accepted: accepted}
 	if rejected {
 		r.status = xds.Nacked
@@ -185,8 +218,10 @@ func (b *Builds) After(x *state.Change) {
 		}
 		if was := x.Done.OldAcked; was != nil && state.SameVersion(r.accepted, x.Entry.Acked()) && !state.SameVersion(was, r.accepted) {
 			// A source sends a stable content again, which counts as accepted: the other build accepted what was before.
-			b.set(k, b.other(r.build), was, x.Entry.Reason() != "")
-			r = b.records[k]
+			if slot, known := b.slot(r.build); known {
+				b.keep(k, b.slots[1-slot], was, x.Entry.Reason() != "")
+				r = b.records[k]
+			}
 		}
 		if now := x.Entry.Current(); r.accepted.TTL() != now.TTL() || !r.accepted.Deadline().Equal(now.Deadline()) {
 			r.accepted = r.accepted.WithLifetime(now.TTL(), now.Deadline())
@@ -230,7 +265,7 @@ func (b *Builds) Closed(client *subscriptions.Client, unanswered map[string][]st
 	now := time.Now()
 	for k, r := range b.records {
 		at, offered := r.offered[client]
-		if delete(r.offered, client); !offered || now.Sub(at) > killedWithin || !slices.Contains(unanswered[k.Type], k.Name) {
+		if delete(r.offered, client); !offered || client.Cut || now.Sub(at) > killedWithin || !slices.Contains(unanswered[k.Type], k.Name) {
 			continue
 		}
 		if e := b.s.Existing(k.Type).Entry(k.Name); e != nil {
@@ -265,18 +300,18 @@ func (b *Builds) Again(of func(xds.Key) bool, dryRun bool) (names []xds.Key) {
 	return names
 }
 
+// Ended reports whether a client of a build that accepted another content did not outlive the newest one.
+func (b *Builds) Ended(k xds.Key, version string) bool {
+	r := b.records[k]
+	return r != nil && r.killed == version
+}
+
 // Accepted returns what a build accepted of a name whose accepted content is another one; "" and nil for none.
 func (b *Builds) Accepted(k xds.Key) (build string, accepted *xds.Resource) {
 	if r := b.records[k]; r != nil {
 		return r.build, r.accepted
 	}
 	return "", nil
-}
-
-// Differs reports whether the build of a client accepted another content of a name than others.
-func (b *Builds) Differs(client *subscriptions.Client, k xds.Key) bool {
-	r := b.records[k]
-	return r != nil && r.build == client.Build
 }
 
 // Names yields the names of which the builds accepted different contents.
@@ -296,7 +331,7 @@ func (b *Builds) persist(k xds.Key) {
 
 // Restore restores what a build accepted of a name, after the facts and the resources.
 func (b *Builds) Restore(k xds.Key, build string, accepted *xds.Resource) {
-	if build != b.newest && build != b.former || b.s.Existing(k.Type).Entry(k.Name) == nil {
+	if _, known := b.slot(build); !known || b.s.Existing(k.Type).Entry(k.Name) == nil {
 		b.persist(k) // it is forgotten
 		return
 	}
@@ -339,10 +374,10 @@ func (b *Builds) Facts(yield func(state.Fact) bool) {
 func (b *Builds) Fact(f state.Fact) (value string, known bool) {
 	switch f.Kind {
 	case state.BuildsFact:
-		if b.newest == "" {
+		if b.slots[b.newest] == "" {
 			return "", true
 		}
-		return marshal([]string{b.newest, b.former}), true
+		return marshal([]string{b.slots[b.newest], b.slots[1-b.newest]}), true
 	case state.EndedFact:
 		if r := b.records[xds.Key{Type: f.Type, Name: f.Name}]; r != nil && r.killed != "" {
 			return marshal(ended{r.killed, r.killedAt.UTC().Round(0)}), true
@@ -365,8 +400,8 @@ func (b *Builds) RestoreFact(f state.Fact, value string, _ time.Time) (known boo
 	switch f.Kind {
 	case state.BuildsFact:
 		var list []string
-		if json.Unmarshal([]byte(value), &list) == nil && len(list) == 2 && b.newest == "" {
-			b.newest, b.former = list[0], list[1]
+		if json.Unmarshal([]byte(value), &list) == nil && len(list) == 2 && b.slots == [2]string{} {
+			b.slots, b.newest = [2]string{list[0], list[1]}, 0
 		}
 	case state.EndedFact:
 		var of ended

@@ -41,15 +41,22 @@ type History struct {
 	reasons             map[string]string
 	source, ackedSource Source // of current and of acked
 	status              xds.Status
-	offered             bool   // the newest content is offered again
-	offer               uint16 // how often a content was
+	offered             bool  // the newest content is offered again
+	offer               uint8 // how often a content was
+	builds              Builds
 }
+
+// Builds is a set of builds of the clients' program, whose owner numbers them from 0.
+type Builds uint8
+
+// AnyBuild is the set of all builds, which stands for not known.
+const AnyBuild Builds = 0xff
 
 // Restored returns the history of a content that was on disk.
 func Restored(s Saved) History {
 	h := History{current: s.Content, source: s.Source, stable: s.Previous}
 	if s.Acked {
-		h.acked, h.ackedSource, h.status = s.Content, s.Source, xds.Acked
+		h.acked, h.ackedSource, h.status, h.builds = s.Content, s.Source, xds.Acked, AnyBuild
 	}
 	if s.Stable {
 		h.stable = s.Content
@@ -88,6 +95,9 @@ func (h *History) Reason() string {
 	return h.reasons[h.current.Version]
 }
 
+// Refused reports whether a client NACKed a content, nil for none, alone, and none has ACKed it since as the newest.
+func (h *History) Refused(r *xds.Resource) bool { return r != nil && h.reasons[r.Version] != "" }
+
 // Item returns the contents for a view of the cache.
 func (h *History) Item() xds.Item {
 	i := xds.Item{Current: h.current, Acked: h.acked, Status: h.status}
@@ -97,8 +107,15 @@ func (h *History) Item() xds.Item {
 	return i
 }
 
-// Offers counts how often a content was offered again.
-func (h *History) Offers() uint16 { return h.offer }
+// Offers counts how often a content was offered again, modulo 256.
+func (h *History) Offers() uint8 { return h.offer }
+
+// Builds are the builds of which a client ACKed the ACKed content, and AckedBy adds one.
+func (h *History) Builds() Builds       { return h.builds }
+func (h *History) AckedBy(build Builds) { h.builds |= build }
+
+// ForgetBuild takes a build out of those whose clients ACKed the ACKed content.
+func (h *History) ForgetBuild(build Builds) { h.builds &^= build }
 
 // Change says what Put has changed.
 type Change int
@@ -163,7 +180,7 @@ func (h *History) setContent(r *xds.Resource) {
 		h.acked, h.ackedSource, h.status = r, h.source, xds.Acked
 		return
 	case h.stable != nil && h.stable.Version == r.Version && h.reasons[r.Version] == "": // otherwise another client NACKed it since
-		h.stable, h.acked, h.ackedSource, h.status = r, r, h.source, xds.Acked
+		h.stable, h.acked, h.ackedSource, h.status, h.builds = r, r, h.source, xds.Acked, AnyBuild
 		return
 	case h.reasons[r.Version] != "":
 		h.status = xds.Nacked
@@ -186,13 +203,16 @@ func (h *History) Ack(r *xds.Resource) (changed bool) {
 	switch {
 	case h.current.Version == r.Version:
 		changed = h.NackedOrSuspect()
+		if h.acked == nil || h.acked.Version != r.Version {
+			h.builds = 0
+		}
 		h.status, h.acked, h.ackedSource = xds.Acked, h.current, h.source
 		delete(h.reasons, r.Version)
 	case h.status != xds.Acked:
 		// The source has sent another content since, but this is the newest one that a client
 		// ACKed. Its source is not recorded, so no source is told that it issued this version.
 		if h.acked == nil || h.acked.Version != r.Version {
-			h.ackedSource = Unknown
+			h.ackedSource, h.builds = Unknown, 0
 			changed = true
 		}
 		h.acked = r
@@ -289,7 +309,7 @@ func (h *History) SetStable(r *xds.Resource) { h.stable = r }
 // RevertAcked makes the stable content the ACKed one if the ACKed one has the given version.
 func (h *History) RevertAcked(version string) {
 	if h.acked != nil && h.acked.Version == version {
-		h.acked, h.ackedSource = h.stable, Unknown
+		h.acked, h.ackedSource, h.builds = h.stable, Unknown, AnyBuild
 	}
 }
 

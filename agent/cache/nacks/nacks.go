@@ -41,8 +41,6 @@ type Config struct {
 	References func(*xds.Resource) []xds.Key
 	// Serves reports whether the newest content of a name may be served now.
 	Serves func(xds.Key) bool
-	// Differs, which may be nil, reports whether the build of a client accepted another content of a name than others.
-	Differs func(client *subscriptions.Client, k xds.Key) bool
 }
 
 // Nacks is the feature. Make one with New.
@@ -251,25 +249,27 @@ func (n *Nacks) Refused(typeURL string, update uint32, answer func(nack error)) 
 	}
 }
 
-// Late returns the answers to the updates that were NACKed, and of which everything is accepted since. It is called after Acked.
-func (n *Nacks) Late() (due []func()) {
-	for typeURL := range n.late {
-		delete(n.late, typeURL)
-		t, refused := n.s.Existing(typeURL), n.refused[typeURL]
-		bad := false
+// Late returns how the source of the newest update of a type is told that it is accepted after all; nil if it is not yet, or was never NACKed.
+// It is called after Acked.
+func (n *Nacks) Late(t *state.Table) (due []func()) {
+	if _, late := n.late[t.URL]; !late {
+		return nil
+	}
+	refused := n.refused[t.URL]
+	if t.Updates() == refused.update {
 		for e := range t.InLastUpdate() {
-			if bad = e.Rejected() || e.NackedOrSuspect() || n.records[t.Key(e.Current().Name)] != nil; bad {
-				break
+			switch name := e.Current().Name; {
+			case e.Rejected() || e.NackedOrSuspect() || n.records[t.Key(name)] != nil:
+				delete(n.late, t.URL)
+				return nil
+			case e.Status() == xds.Pending && n.s.Union.AnyOpen() && n.s.IsUsed(t, name, e.Current()):
+				return nil
 			}
 		}
-		if bad && t.Updates() == refused.update {
-			continue
-		}
-		delete(n.refused, typeURL)
-		if t.Updates() == refused.update {
-			due = append(due, func() { refused.answer(nil) })
-		}
+		due = append(due, func() { refused.answer(nil) })
 	}
+	delete(n.late, t.URL)
+	delete(n.refused, t.URL)
 	return due
 }
 
@@ -285,8 +285,11 @@ func (n *Nacks) Suspects(client *subscriptions.Client, t *state.Table, of []*xds
 			r.refusers[client] = struct{}{}
 			r.refused = reason
 			n.answered(client, k, r, now)
-		case h.Status() == xds.Acked && h.Current().Version == content.Version && e != nil && &e.History == h && n.cfg.Differs != nil && n.cfg.Differs(client, k):
-			n.refusal(client, k, content, reason, true, now)
+		case h.Status() == xds.Acked && h.Current().Version == content.Version && e != nil && &e.History == h:
+			r = n.refusal(client, k, content, reason, true, now)
+			if r.together = true; len(of) <= maxLooked {
+				n.look(r, content)
+			}
 		case !h.Suspect(content.Version) || e == nil || &e.History != h:
 		case r == nil || r.version != content.Version:
 			r = newRecord(content, reason, now)
@@ -323,10 +326,10 @@ func (n *Nacks) Nack(client *subscriptions.Client, t *state.Table, content *xds.
 	case nacked:
 		n.nacked(t, content.Name)
 		if newest {
-			n.refusal(client, k, content, reason, false, now)
+			n.look(n.refusal(client, k, content, reason, false, now), content)
 		}
 	case newest && h.Status() == xds.Acked && h.Current().Version == content.Version:
-		n.refusal(client, k, content, reason, true, now)
+		n.look(n.refusal(client, k, content, reason, true, now), content)
 	}
 	if r := n.records[k]; apart && newest && r != nil && r.version == content.Version {
 		n.reason(r)
@@ -335,7 +338,7 @@ func (n *Nacks) Nack(client *subscriptions.Client, t *state.Table, content *xds.
 }
 
 // refusal records that a client NACKed the newest content of a name; accepted says that another client accepted it.
-func (n *Nacks) refusal(client *subscriptions.Client, k xds.Key, content *xds.Resource, reason string, accepted bool, now time.Time) {
+func (n *Nacks) refusal(client *subscriptions.Client, k xds.Key, content *xds.Resource, reason string, accepted bool, now time.Time) *record {
 	r := n.records[k]
 	if r == nil || r.version != content.Version {
 		r = newRecord(content, reason, now)
@@ -343,8 +346,8 @@ func (n *Nacks) refusal(client *subscriptions.Client, k xds.Key, content *xds.Re
 	}
 	r.refusers[client] = struct{}{}
 	r.reason, r.together, r.accepted = reason, false, accepted
-	n.look(r, content)
 	n.persist(k)
+	return r
 }
 
 // nacked is called when the newest content of a name has become NACKed.

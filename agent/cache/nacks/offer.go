@@ -65,25 +65,23 @@ func (n *Nacks) Tick(e *state.Event) (next time.Time) {
 	return next
 }
 
-// offer offers a name again, and the other suspects of its type if it is one.
+// offer offers a name again, and with it the other suspects of its type if it is one.
 func (n *Nacks) offer(e *state.Event, k xds.Key) {
-	names := []xds.Key{k}
-	if n.records[k].together {
-		names = slices.SortedFunc(maps.Keys(n.records), state.CompareKeys)
-		names = slices.DeleteFunc(names, func(o xds.Key) bool { return o.Type != k.Type || !n.records[o].together })
+	if !n.offerOne(e, k) || !n.records[k].together {
+		return
 	}
-	for _, k := range names {
-		if r := n.records[k]; n.cfg.Serves(k) && n.offerOne(e, k, r) {
-			n.offered[k.Type] = append(n.offered[k.Type], k)
+	for _, other := range slices.SortedFunc(maps.Keys(n.records), state.CompareKeys) {
+		if r := n.records[other]; other.Type == k.Type && other != k && r.together && r.offeredAt.IsZero() {
+			n.offerOne(e, other)
 		}
 	}
 }
 
 // offerOne offers a name again, if a client is there that may take it.
-func (n *Nacks) offerOne(e *state.Event, k xds.Key, r *record) bool {
-	t := n.s.Table(k.Type)
+func (n *Nacks) offerOne(e *state.Event, k xds.Key) bool {
+	t, r := n.s.Table(k.Type), n.records[k]
 	entry := t.Entry(k.Name)
-	if entry == nil || !n.s.Union.AnyOpen() || !n.s.IsUsed(t, k.Name, entry.Current()) || !entry.Offer() {
+	if !n.cfg.Serves(k) || entry == nil || !n.s.Union.AnyOpen() || !n.s.IsUsed(t, k.Name, entry.Current()) || !entry.Offer() {
 		return false
 	}
 	r.due, r.offeredAt, r.refused, r.killed = time.Time{}, e.Now, "", false
@@ -97,6 +95,7 @@ func (n *Nacks) offerOne(e *state.Event, k xds.Key, r *record) bool {
 		}
 	}
 	r.offers++
+	n.offered[k.Type] = append(n.offered[k.Type], k)
 	e.Changes(t).Add(k.Name, entry.Current())
 	return true
 }
@@ -162,7 +161,7 @@ func (n *Nacks) Closed(client *subscriptions.Client, unanswered map[string][]str
 	for k, r := range n.records {
 		delete(r.refusers, client)
 		if _, judges := r.judges[client]; judges && !r.offeredAt.IsZero() {
-			if slices.Contains(unanswered[k.Type], k.Name) && now.Sub(r.offeredAt) < killedWithin {
+			if !client.Cut && slices.Contains(unanswered[k.Type], k.Name) && now.Sub(r.offeredAt) < killedWithin {
 				r.killed, r.build, r.process = true, client.Build, client.Process
 			}
 			n.answered(client, k, r, now)

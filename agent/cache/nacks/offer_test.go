@@ -417,7 +417,7 @@ func TestTheSourceIsToldWhenEverythingIsAccepted(t *testing.T) {
 				r.run(time.Second, false)
 				t.Entry(name).Ack(t.Resource(name))
 				r.Acked(r.client, t.Key(name), t.Entry(name))
-				for _, say := range r.Late() {
+				for _, say := range r.Late(t) {
 					say()
 				}
 			}
@@ -464,6 +464,7 @@ func TestSuspectsAreOfferedTogether(t *testing.T) {
 			r.wantOffers()
 			happens(r)
 			r.run(time.Second, false)
+			slices.Sort(r.offers)
 			r.wantOffers("a", "b")
 			table := r.s.Table(xds.ListenerType)
 			a, b := table.Entry("a"), table.Entry("b")

@@ -19,8 +19,10 @@ type Client struct {
 	// Opened is when it was opened. Build is the build of its program, and Process names its process; "" if they are not known.
 	Opened         time.Time
 	Build, Process string
-	union          *Union
-	types          map[string]*Subscribed
+	// Cut says that its stream was not ended by itself.
+	Cut   bool
+	union *Union
+	types map[string]*Subscribed
 }
 
 // Subscribed has the subscriptions of a client to one type.

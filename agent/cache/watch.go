@@ -180,7 +180,7 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 		if c.nacks.Watching() || c.builds.Watching() {
 			ack.Was = c.freezer.Accepted(t, r.Name, entry)
 			if entry != nil {
-				ack.By, ack.Refused = entry.Builds(), entry.Refused(r)
+				ack.By, ack.Refused = entry.Builds(), entry.Refused(entry.Current())
 			}
 			changed = append(changed, nacks.Accepted{Name: r.Name, Before: ack.Was, Known: state.SameVersion(ack.Was, r)})
 		}

@@ -223,6 +223,9 @@ func (w *world) checkRefused(k kind, rec *serverNonce) {
 func (w *world) checkTaken(k kind, rec *serverNonce) {
 	for _, it := range rec.items {
 		covered := slices.ContainsFunc(w.clients, func(c *client) bool { return c.stream != nil && c.types[it.k].covers(it.name) })
+		if w.upgrades && w.twice(it) {
+			continue // a content that was stable counts as accepted when it comes back
+		}
 		if w.nacked[it] && !w.good[it] && covered && w.server().truth[it.k][it.name] == it.content { // otherwise it may have changed while the ACK was under way
 			w.fail(6, "%s nonce %s is ACKed after its NACK, and no client accepted %s", k, rec.nonce, it)
 		}
@@ -289,6 +292,8 @@ func (w *world) checkHeld(c *client, k kind, name string) {
 		if k.full() || c.delta && w.up.server.delta && w.gone(k, name) {
 			fail("it is gone")
 		}
+	case w.upgrades && !c.delta && k.full() && w.refusedAny(c, k):
+		// Several suspects in a complete set are tried again only under a pause, or with a cause.
 	case w.buildEnded(c, is):
 		// A client of its build may have ended because of it.
 	case !w.nacked[is]:
@@ -311,6 +316,16 @@ func (w *world) rejected(it item) bool {
 	return slices.ContainsFunc(w.cache.Resources(it.k.url()), func(r cache.ResourceStatus) bool {
 		return r.Name == it.name && r.Current != nil && r.Current.Version == it.wire().hash && r.Status == xds.Nacked
 	})
+}
+
+// refusedAny reports whether a client dislikes something of a type that was current.
+func (w *world) refusedAny(c *client, k kind) bool {
+	for it := range w.nacked {
+		if it.k == k && c.dislikes[it] {
+			return true
+		}
+	}
+	return false
 }
 
 // buildEnded reports whether the agent does not offer an item to a client because another of its build ended while it was offered it.

@@ -113,7 +113,7 @@ type Ack struct {
 	// Was is what clients had accepted last, nil for nothing, and By the builds that accepted it. Is is what they have now.
 	Was, Is *xds.Resource
 	By      history.Builds
-	// Refused says that a client had NACKed the content.
+	// Refused says that a client had NACKed the newest content.
 	Refused bool
 }
 

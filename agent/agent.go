@@ -39,6 +39,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/listener"
 	"github.com/holdfast-xds/holdfast/internal/reaper"
 	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/references"
 	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/sds"
@@ -205,7 +206,7 @@ func (a *Agent) serverConfig() downstream.Config {
 	conf.NodeID, conf.Identifier = a.cfg.Node.GetId(), "holdfast/"+a.cfg.Version
 	conf.MaxMessage = a.cfg.Upstream.MaxMessage
 	conf.RESTHost, _, _ = net.SplitHostPort(a.cfg.REST)
-	conf.Log, conf.Observer = a.cfg.Log, a.metrics.Downstream()
+	conf.Log, conf.Observer, conf.References = a.cfg.Log, a.metrics.Downstream(), references.Keys
 	if conf.PassThrough == nil {
 		conf.PassThrough = downstream.DefaultPassThrough
 	}

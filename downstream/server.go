@@ -90,6 +90,8 @@ type Config struct {
 	// Identify, if set, says who the client of a stream or a request is (Client.Identity), or returns an error of gRPC for one
 	// that gets nothing: then its stream does not count, and nothing is read of it.
 	Identify func(context.Context, Credentials) (any, error)
+	// References, if set, returns what a resource refers to, for session.Config: an Envoy is sent that again after the resource has changed.
+	References func(*xds.Resource) []xds.Key
 	// ConnectionStreams bounds the open calls of one connection; 0 does not.
 	ConnectionStreams uint32
 	// MaxConnectionAge is how long a gRPC connection is open until it gets a GOAWAY and its streams end a second later,
@@ -327,6 +329,10 @@ func (s *Server) number() uint64 {
 
 // newSession returns the state machine of a client with this view.
 func (s *Server) newSession(client Client, view View, noncePrefix string) *session.Session {
+	var references func(*xds.Resource) []xds.Key
+	if client.Node.GetUserAgentName() == xds.EnvoyUserAgent {
+		references = s.cfg.References
+	}
 	return session.New(session.Config{
 		Form:         client.Form,
 		NoncePrefix:  noncePrefix,
@@ -335,6 +341,7 @@ func (s *Server) newSession(client Client, view View, noncePrefix string) *sessi
 		TTL:          enforcesTTL(client.Node),
 		HadWildcard:  view.HadWildcard,
 		Keeps:        client.Agent,
+		References:   references,
 		Secrets:      &s.secrets,
 		Sets:         s.sets,
 	})

@@ -30,6 +30,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/logqueue"
+	"github.com/holdfast-xds/holdfast/internal/references"
 	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream"
@@ -110,6 +111,7 @@ func New(cfg Config) (*ControlPlane, error) {
 		Identifier: "holdfast-controlplane/" + cfg.Version,
 		Log:        cfg.Log,
 		Observer:   cp.metrics.Downstream(),
+		References: references.Keys,
 	})
 	cp.watchdog = watchdog.New(cp.takeLocks)
 	if cfg.Output != nil {

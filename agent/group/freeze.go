@@ -72,14 +72,6 @@ func (g *Group) OfferAgain(meant func(xds.Key) bool, dryRun bool) (out []admin.O
 	return out
 }
 
-// refersTo returns the names that a resource refers to; that of a type of which it needs everything is "".
-func refersTo(r *xds.Resource) (names []xds.Key) {
-	for _, ref := range references.Of(r.Body) {
-		names = append(names, xds.Key{Type: ref.Type, Name: ref.Name})
-	}
-	return names
-}
-
 // missing returns what contents refer to and would not be there, or is a certificate that has ended.
 func missing(contents []*xds.Resource, served func(xds.Key) *xds.Resource, had func(xds.Key) bool) (out []cache.MissingContent) {
 	seen := make(map[xds.Key]bool)

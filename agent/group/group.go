@@ -26,6 +26,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/seed"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/references"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -165,7 +166,7 @@ func New(cfg Config) *Group {
 		}
 		g.cfg.Log.Info("no removal is held back any more: the control plane has sent the removed resources again")
 	}
-	cfg.Cache.References = refersTo
+	cfg.Cache.References = references.Keys
 	g.cache = cache.New(cfg.Cache)
 	g.current = g.newRun()
 	return g

@@ -97,6 +97,9 @@ type Config struct {
 	// does: what its first Delta request lists with the current version is not sent again. An Envoy that was warming a
 	// cluster when its last stream ended waits for the endpoints, whatever it lists (protocol.md V3).
 	Keeps bool
+	// References, if set, returns what a resource refers to by subscriptions of their own: what the client has of that is sent again after
+	// the resource has changed (follow.go).
+	References func(*xds.Resource) []xds.Key
 	// Secrets finds the secrets to be removed from the reasons of NACKs. Several Sessions may
 	// share one; nil creates one for this Session.
 	Secrets *redact.Finder
@@ -408,8 +411,13 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 		resp.changed = resp.Resources
 	}
 	sub.sent.grow(len(resp.changed))
+	parent := xds.Info(sub.url).Parent
+	var parents []*xds.Resource
 	for i, r := range resp.changed {
 		h, changed := sub.setSent(r)
+		if changed && parent {
+			parents = append(parents, r)
+		}
 		if changed && r.EDSName != "" {
 			s.resendEndpoints(r.EDSName)
 		}
@@ -420,6 +428,7 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 			h.at = int32(i)
 		}
 	}
+	s.follow(parents)
 	for _, name := range resp.Removed {
 		sub.forget(name)
 	}

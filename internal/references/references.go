@@ -58,6 +58,14 @@ func Of(body *anypb.Any) []Reference {
 	return f.found
 }
 
+// Keys returns the names that a resource refers to; that of a type of which it needs everything is "".
+func Keys(r *xds.Resource) (names []xds.Key) {
+	for _, ref := range Of(r.Body) {
+		names = append(names, xds.Key{Type: ref.Type, Name: ref.Name})
+	}
+	return names
+}
+
 type finder struct{ found []Reference }
 
 func (f *finder) add(r Reference) {

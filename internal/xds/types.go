@@ -102,6 +102,9 @@ type TypeInfo struct {
 	// (protocol.md 3.15, V11). So clients are also sent that a name does not exist if they never
 	// had it.
 	OnDemand bool
+	// Parent says that the resources refer to others by subscriptions of their own, and Follows that a client may lack a resource after what
+	// refers to it has changed, although it had it (protocol.md V15).
+	Parent, Follows bool
 
 	order     int // the place in a push (design.md I4)
 	reference int // see CompareReferences
@@ -111,16 +114,16 @@ type TypeInfo struct {
 // and routes that lead to them, and after a listener what it refers to, because a client subscribes
 // to that only then.
 var types = []TypeInfo{
-	{url: ClusterType, Short: "CDS", RESTName: "clusters", FullState: true, LegacyWildcard: true, PassTTL: true, RemoveExpired: true, GuardRemovals: true, FallBack: true, RemoveLate: true, reference: 1},
+	{url: ClusterType, Short: "CDS", RESTName: "clusters", FullState: true, LegacyWildcard: true, PassTTL: true, RemoveExpired: true, GuardRemovals: true, FallBack: true, RemoveLate: true, Parent: true, reference: 1},
 	{url: EndpointType, Short: "EDS", RESTName: "endpoints"},
-	{url: ListenerType, Short: "LDS", RESTName: "listeners", FullState: true, LegacyWildcard: true, PassTTL: true, RemoveExpired: true, GuardRemovals: true, FallBack: true, LeadsToClusters: true, reference: 5},
+	{url: ListenerType, Short: "LDS", RESTName: "listeners", FullState: true, LegacyWildcard: true, PassTTL: true, RemoveExpired: true, GuardRemovals: true, FallBack: true, LeadsToClusters: true, Parent: true, reference: 5},
 	{url: RouteType, Short: "RDS", RESTName: "routes", FallBack: true, LeadsToClusters: true, reference: 3},
 	{url: ScopedRouteType, Short: "SRDS", RESTName: "scoped-routes", FullState: true, LegacyWildcard: true, RemoveExpired: true, FallBack: true, LeadsToClusters: true, reference: 4},
 	{url: VirtualHostType, Short: "VHDS", LegacyWildcard: true, FallBack: true, LeadsToClusters: true, OnDemand: true, reference: 2},
 	{url: ThriftRouteType, Short: "TRDS", RemoveExpired: true, FallBack: true},
-	{url: SecretType, Short: "SDS", FallBack: true},
+	{url: SecretType, Short: "SDS", FallBack: true, Follows: true},
 	{url: RuntimeType, Short: "RTDS", RESTName: "runtime", PassTTL: true, RemoveExpired: true, FallBack: true},
-	{url: ExtensionConfigType, Short: "ECDS", RESTName: "extension_configs", FallBack: true, reference: 2},
+	{url: ExtensionConfigType, Short: "ECDS", RESTName: "extension_configs", FallBack: true, Parent: true, Follows: true, reference: 2},
 }
 
 var infos = func() map[string]TypeInfo {

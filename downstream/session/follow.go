@@ -5,7 +5,7 @@ import "github.com/holdfast-xds/holdfast/internal/xds"
 // maxParents bounds the resources of one response in which references are looked for: of more, everything that may follow them is sent again.
 const maxParents = 64
 
-// follow schedules what resources refer to that are sent to the client, new or changed, to be sent again, if the client has it (protocol.md V15).
+// follow schedules what resources refer to that are sent to the client, new or changed, to be sent again, if the client has it (protocol.md V16).
 func (s *Session) follow(parents []*xds.Resource) {
 	var subs []*subscription // that may follow
 	for _, sub := range s.ordered {

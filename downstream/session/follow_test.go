@@ -86,7 +86,7 @@ func (p *parents) answer() (sent []string) {
 	}
 }
 
-// protocol.md V15: what a resource refers to is sent again when that has changed, and what that refers to, but nothing else; at the start of a
+// protocol.md V16: what a resource refers to is sent again when that has changed, and what that refers to, but nothing else; at the start of a
 // client nothing is.
 func TestWhatAChangedResourceRefersToIsSentAgain(t *testing.T) {
 	both(t, func(t *testing.T, form xds.Form) {

@@ -103,7 +103,7 @@ type TypeInfo struct {
 	// had it.
 	OnDemand bool
 	// Parent says that the resources refer to others by subscriptions of their own, and Follows that a client may lack a resource after what
-	// refers to it has changed, although it had it (protocol.md V15).
+	// refers to it has changed, although it had it (protocol.md V16).
 	Parent, Follows bool
 
 	order     int // the place in a push (design.md I4)

@@ -47,7 +47,7 @@ func (w *world) gets() error {
 	return nil
 }
 
-// Finding T4, protocol.md V15. A listener, cluster or filter whose configuration source changes goes on with the secret, route or
+// Finding T4, protocol.md V16. A listener, cluster or filter whose configuration source changes goes on with the secret, route or
 // configuration that Envoy has: nothing fails, and nothing warms.
 func TestWhatAChangedParentRefersToIsThere(t *testing.T) {
 	secret := func(w *world) (identity proto.Message, certificate tls.Certificate) {

@@ -84,7 +84,7 @@ func missing(contents []*xds.Resource, served func(xds.Key) *xds.Resource, had f
 			seen[k] = true
 			by := xds.Short(r.Type) + "/" + r.Name
 			switch target := served(k); {
-			case target == nil && ref.Type == xds.ClusterType && !had(k):
+			case target == nil && (ref.Type == xds.ClusterType || ref.Type == xds.ListenerType) && !had(k):
 				// It may be one of Envoy's bootstrap.
 			case target == nil:
 				out = append(out, cache.MissingContent{Key: k, Why: by + " refers to it, and it would not be served"})

@@ -17,10 +17,6 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -93,42 +89,73 @@ func (f *finder) message(m protoreflect.Message, at string, depth int) {
 			name := cmp.Or(body.GetEdsClusterConfig().GetServiceName(), body.GetName())
 			f.add(Reference{Type: xds.EndpointType, Name: name, Field: join(at, "eds_cluster_config"), Source: source})
 		}
-	case *hcmv3.Rds:
-		if needsControlPlane(body.GetConfigSource()) {
-			f.add(Reference{Type: xds.RouteType, Name: body.GetRouteConfigName(), Field: join(at, "route_config_name"), Source: body.GetConfigSource()})
-		}
-	case *hcmv3.ScopedRds:
-		if needsControlPlane(body.GetScopedRdsConfigSource()) {
-			f.found = append(f.found, Reference{Type: xds.ScopedRouteType, Field: at, Source: body.GetScopedRdsConfigSource()})
-		}
-	case *routev3.ScopedRouteConfiguration:
-		f.add(Reference{Type: xds.RouteType, Name: body.GetRouteConfigurationName(), Field: join(at, "route_configuration_name")})
-	case *routev3.Vhds:
-		if needsControlPlane(body.GetConfigSource()) {
-			f.found = append(f.found, Reference{Type: xds.VirtualHostType, Field: at, Source: body.GetConfigSource()})
-		}
-	case *hcmv3.HttpFilter:
-		f.extension(body.GetName(), body.GetConfigDiscovery(), at)
-	case *listenerv3.Filter:
-		f.extension(body.GetName(), body.GetConfigDiscovery(), at)
-	case *listenerv3.ListenerFilter:
-		f.extension(body.GetName(), body.GetConfigDiscovery(), at)
-	case *tlsv3.SdsSecretConfig:
-		if needsControlPlane(body.GetSdsConfig()) {
-			f.add(Reference{Type: xds.SecretType, Name: body.GetName(), Field: join(at, "name"), Source: body.GetSdsConfig()})
-		}
-		return
 	}
+	f.subscription(m, at)
 	f.fields(m, at, depth)
 }
 
-// extension adds the configuration that a filter requests.
-func (f *finder) extension(name string, source *corev3.ExtensionConfigSource, at string) {
-	if source != nil && needsControlPlane(source.GetConfigSource()) {
-		f.add(Reference{
-			Type: xds.ExtensionConfigType, Name: name, Field: join(at, "config_discovery"),
-			HasDefault: source.GetDefaultConfig() != nil, Source: source.GetConfigSource(),
-		})
+// named says how a message names resources of a type: in a field, "" for all resources, and from the source in another.
+type named struct {
+	typeURL      string
+	name, source protoreflect.Name
+}
+
+const (
+	url    = "type.googleapis.com/"
+	filter = "envoy.extensions.filters.network."
+)
+
+// subscriptions are the messages that make a subscription of their own.
+var subscriptions = map[protoreflect.FullName]named{
+	filter + "http_connection_manager.v3.Rds":                                          {xds.RouteType, "route_config_name", "config_source"},
+	filter + "http_connection_manager.v3.ScopedRds":                                    {xds.ScopedRouteType, "", "scoped_rds_config_source"},
+	filter + "thrift_proxy.v3.Trds":                                                    {xds.ThriftRouteType, "route_config_name", "config_source"},
+	filter + "dubbo_proxy.v3.Drds":                                                     {url + filter + "dubbo_proxy.v3.MultipleRouteConfiguration", "route_config_name", "config_source"},
+	filter + "generic_proxy.v3.GenericRds":                                             {url + filter + "generic_proxy.v3.RouteConfiguration", "route_config_name", "config_source"},
+	"envoy.config.route.v3.Vhds":                                                       {xds.VirtualHostType, "", "config_source"},
+	"envoy.config.endpoint.v3.LedsClusterLocalityConfig":                               {url + "envoy.config.endpoint.v3.LbEndpoint", "leds_collection_name", "leds_config"},
+	"envoy.extensions.transport_sockets.tls.v3.SdsSecretConfig":                        {xds.SecretType, "name", "sds_config"},
+	"envoy.extensions.transport_sockets.tls.cert_selectors.on_demand_secret.v3.Config": {xds.SecretType, "prefetch_secret_names", "config_source"},
+	"envoy.extensions.access_loggers.filters.process_ratelimit.v3.DynamicTokenBucket":  {url + "envoy.type.v3.TokenBucket", "resource_name", "config_source"},
+}
+
+// discovery is the field with the source of a filter's configuration, whose name is that of the filter.
+const discovery = "config_discovery"
+
+// subscription finds what a message subscribes to.
+func (f *finder) subscription(m protoreflect.Message, at string) {
+	fields := m.Descriptor().Fields()
+	if field := fields.ByName(discovery); field != nil && m.Has(field) && field.Message() != nil {
+		source, ok := envoytypes.Linked(m.Get(field).Message()).Interface().(*corev3.ExtensionConfigSource)
+		if name := fields.ByName("name"); ok && name != nil && needsControlPlane(source.GetConfigSource()) {
+			f.add(Reference{
+				Type: xds.ExtensionConfigType, Name: m.Get(name).String(), Field: join(at, discovery),
+				HasDefault: source.GetDefaultConfig() != nil, Source: source.GetConfigSource(),
+			})
+		}
+	}
+	of, subscribes := subscriptions[m.Descriptor().FullName()]
+	if !subscribes {
+		return
+	}
+	source, _ := envoytypes.Linked(m.Get(fields.ByName(of.source)).Message()).Interface().(*corev3.ConfigSource)
+	if !needsControlPlane(source) {
+		return
+	}
+	ref := Reference{Type: of.typeURL, Field: join(at, string(of.name)), Source: source}
+	switch field := fields.ByName(of.name); {
+	case of.name == "":
+		ref.Field = at
+		f.found = append(f.found, ref)
+	case field.IsList():
+		for i := range m.Get(field).List().Len() {
+			one := ref
+			one.Name, one.Field = m.Get(field).List().Get(i).String(), fmt.Sprintf("%s[%d]", ref.Field, i)
+			f.add(one)
+		}
+	default:
+		ref.Name = m.Get(field).String()
+		f.add(ref)
 	}
 }
 
@@ -141,13 +168,13 @@ func (f *finder) fields(m protoreflect.Message, at string, depth int) {
 			continue
 		}
 		name, value := join(at, string(field.Name())), m.Get(field)
-		switch {
-		case namesCluster(field) && field.IsList():
+		switch typeURL := namedType(field); {
+		case typeURL != "" && field.IsList():
 			for i := range value.List().Len() {
-				f.add(Reference{Type: xds.ClusterType, Name: value.List().Get(i).String(), Field: fmt.Sprintf("%s[%d]", name, i)})
+				f.add(Reference{Type: typeURL, Name: value.List().Get(i).String(), Field: fmt.Sprintf("%s[%d]", name, i)})
 			}
-		case namesCluster(field):
-			f.add(Reference{Type: xds.ClusterType, Name: value.String(), Field: name})
+		case typeURL != "":
+			f.add(Reference{Type: typeURL, Name: value.String(), Field: name})
 		case field.IsMap():
 			if field.MapValue().Message() == nil {
 				continue
@@ -166,25 +193,37 @@ func (f *finder) fields(m protoreflect.Message, at string, depth int) {
 	}
 }
 
-// namesCluster reports whether a field has the name of a cluster, or of several.
-func namesCluster(field protoreflect.FieldDescriptor) bool {
+// namedType returns the type of the resources that a field names; "" if it names none. The source is not said there.
+func namedType(field protoreflect.FieldDescriptor) string {
 	if field.Kind() != protoreflect.StringKind || field.IsMap() {
-		return false
+		return ""
 	}
-	parent := field.ContainingMessage()
-	switch field.Name() {
+	names := false
+	switch parent := field.ContainingMessage(); field.Name() {
 	case "cluster":
-		return parent.FullName() != "envoy.config.core.v3.Node"
-	case "collector_cluster", "default_cluster", "override_upstream_cluster":
-		return true
+		names = parent.FullName() != "envoy.config.core.v3.Node"
+	case "collector_cluster", "default_cluster", "override_upstream_cluster", "tcp_cluster_name":
+		names = true
 	case "cluster_name":
-		return parent.FullName() == "envoy.config.core.v3.GrpcService.EnvoyGrpc"
+		switch parent.FullName() {
+		case "envoy.config.core.v3.GrpcService.EnvoyGrpc", "envoy.data.dns.v3.DnsTable.DnsEndpoint", "envoy.data.dns.v3.DnsTable.DnsServiceTarget":
+			names = true
+		}
+		names = names || parent.Name() == "ClusterWeight"
 	case "clusters":
-		return parent.FullName() == "envoy.extensions.clusters.aggregate.v3.ClusterConfig"
+		names = parent.FullName() == "envoy.extensions.clusters.aggregate.v3.ClusterConfig"
 	case "name":
-		return parent.Name() == "ClusterWeight" // of the weighted clusters of routes, the TCP proxy, Thrift, …
+		// Of the weighted clusters of routes, the TCP proxy, Thrift, …, and of the members of a composite cluster.
+		names = parent.Name() == "ClusterWeight" || parent.FullName() == "envoy.extensions.clusters.composite.v3.ClusterConfig.ClusterEntry"
+	case "server_listener_name":
+		return xds.ListenerType // an internal listener
+	case "route_configuration_name":
+		return xds.RouteType
 	}
-	return false
+	if names {
+		return xds.ClusterType
+	}
+	return ""
 }
 
 // needsControlPlane reports whether resources come from a control plane through a configuration source.

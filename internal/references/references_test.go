@@ -100,6 +100,41 @@ typed_per_filter_config:
   a: {"@type": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute, check_settings: {http_service: {server_uri: {uri: x, cluster: a, timeout: 1s}}}}`,
 			[]string{`CDS a at typed_per_filter_config["a"].check_settings.http_service.server_uri.cluster`,
 				`CDS b at typed_per_filter_config["b"].check_settings.grpc_service.envoy_grpc.cluster_name`}},
+		{"the members of a composite cluster", xds.ClusterType, `
+name: a
+cluster_type:
+  name: envoy.clusters.composite
+  typed_config: {"@type": type.googleapis.com/envoy.extensions.clusters.composite.v3.ClusterConfig, clusters: [{name: b}, {name: c}]}`,
+			[]string{"CDS b at cluster_type.typed_config.clusters[0].name", "CDS c at cluster_type.typed_config.clusters[1].name"}},
+		{"a cluster with endpoints behind an internal listener, and a filter of its connections", xds.ClusterType, `
+name: a
+load_assignment: {cluster_name: a, endpoints: [{lb_endpoints: [{endpoint: {address: {envoy_internal_address: {server_listener_name: inner}}}}]}]}
+filters: [{name: upstream, config_discovery: {config_source: {ads: {}}, type_urls: [x]}}]`,
+			[]string{"LDS inner at load_assignment.endpoints[0].lb_endpoints[0].endpoint.address.envoy_internal_address.server_listener_name", "ECDS upstream at filters[0].config_discovery"}},
+		{"a listener of Thrift, with certificates by the name of the server", xds.ListenerType, `
+name: a
+filter_chains:
+- filters:
+  - name: thrift
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.filters.network.thrift_proxy.v3.ThriftProxy
+      stat_prefix: x
+      trds: {config_source: {ads: {}}, route_config_name: r}
+  transport_socket:
+    name: tls
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
+      common_tls_context:
+        custom_tls_certificate_selector:
+          name: on-demand
+          typed_config:
+            "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.cert_selectors.on_demand_secret.v3.Config
+            config_source: {ads: {}}
+            certificate_mapper: {name: x, typed_config: {"@type": type.googleapis.com/google.protobuf.Empty}}
+            prefetch_secret_names: [s1, s2]`,
+			[]string{"TRDS r at filter_chains[0].filters[0].typed_config.trds.route_config_name",
+				"SDS s1 at filter_chains[0].transport_socket.typed_config.common_tls_context.custom_tls_certificate_selector.typed_config.prefetch_secret_names[0]",
+				"SDS s2 at filter_chains[0].transport_socket.typed_config.common_tls_context.custom_tls_certificate_selector.typed_config.prefetch_secret_names[1]"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []string

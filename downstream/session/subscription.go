@@ -183,9 +183,9 @@ func (sub *subscription) requestSotW(req *Request, first bool, change *xds.Subsc
 	if first && len(names) > 0 {
 		sub.mustRespond = true // protocol.md 1.1
 	}
-	if repeated && sub.url == xds.EndpointType && len(change.Subscribe)+len(change.Unsubscribe) == 0 {
-		// An EDS request that repeats an answered nonce is for the endpoints of a cluster that
-		// is warming (protocol.md V1, 1.4).
+	if repeated && (sub.url == xds.EndpointType || xds.Info(sub.url).Follows) && len(change.Subscribe)+len(change.Unsubscribe) == 0 {
+		// A request that repeats an answered nonce is for the endpoints of a cluster that is warming, or for another subscription for
+		// a secret or an extension configuration (protocol.md V1, V16, 1.4).
 		for name := range sub.names.all() {
 			sub.answerName(name)
 		}

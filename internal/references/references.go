@@ -1,8 +1,8 @@
 // Package references finds which resources a resource names: a listener its routes, a route its
 // clusters, a cluster its endpoints and secrets.
 //
-// It promises to find every reference in a field that it knows, also inside typed configurations whose
-// type this build knows. A reference through a configuration source that needs no control plane (a file) is
+// It promises to find every reference in a field of Envoy's API, also inside typed configurations whose
+// type this build knows: a test looks through all messages of the API for fields that may name something. A reference through a configuration source that needs no control plane (a file) is
 // not one. It does not find clusters that are only named at run time: by a header, a plugin or a tree of
 // matchers whose actions are of unknown types.
 //

@@ -39,6 +39,7 @@ type Builds struct {
 	slots   [2]string
 	newest  int
 	records map[xds.Key]*record
+	counts  map[string]int // of records, by build
 }
 
 // record is what a build accepted of a name whose accepted content is another one.
@@ -56,7 +57,9 @@ type record struct {
 }
 
 // New returns a Builds without a build.
-func New(s *state.State) *Builds { return &Builds{s: s, records: make(map[xds.Key]*record)} }
+func New(s *state.State) *Builds {
+	return &Builds{s: s, records: make(map[xds.Key]*record), counts: make(map[string]int)}
+}
 
 // has reports whether contents of a type belong to builds.
 func has(typeURL string) bool {
@@ -69,17 +72,20 @@ func (b *Builds) Came(build string) {
 		return
 	}
 	b.newest = 1 - b.newest
-	if forgotten := b.slots[b.newest]; forgotten != build {
-		b.slots[b.newest] = build
-		if forgotten != "" {
-			b.drop(forgotten)
-		}
+	forgotten := b.slots[b.newest]
+	if forgotten == build {
+		return // two builds at once
+	}
+	b.slots[b.newest] = build
+	if forgotten != "" {
+		b.drop(forgotten)
 	}
 	b.s.PersistFact(state.BuildsFact, xds.Key{})
 }
 
 // drop forgets a build, whose slot is the newest one now.
 func (b *Builds) drop(build string) {
+
 	for k, r := range b.records {
 		if r.build == build {
 			b.forget(k)
@@ -192,12 +198,23 @@ func (b *Builds) keep(k xds.Key, build string, accepted *xds.Resource, rejected 
 	if rejected {
 		r.status = xds.Nacked
 	}
-	b.records[k] = r
+	b.put(k, r)
 	b.persist(k)
 }
 
+func (b *Builds) put(k xds.Key, r *record) {
+	if was := b.records[k]; was != nil {
+		b.counts[was.build]--
+	}
+	b.records[k] = r
+	b.counts[r.build]++
+}
+
 func (b *Builds) forget(k xds.Key) {
-	delete(b.records, k)
+	if r := b.records[k]; r != nil {
+		b.counts[r.build]--
+		delete(b.records, k)
+	}
 	b.persist(k)
 }
 
@@ -229,14 +246,11 @@ func (b *Builds) After(x *state.Change) {
 	}
 }
 
-// Quiet reports whether a content that is repeated changes nothing.
-func (b *Builds) Quiet() bool { return len(b.records) == 0 }
-
 // Item returns what a client of a build is served of a name, whose entry is e and of which others are served item. replaced says that this
 // is served in place of the newest content, so that nothing is tried, and resumes that the client has something already: it is sent the newest
 // content as any other, because it is not known what it has, and keeps that if it NACKs it.
 func (b *Builds) Item(build string, e *contents.Entry, item xds.Item, replaced, resumes bool) xds.Item {
-	if len(b.records) == 0 || build == "" || e == nil || item.Current == nil {
+	if build == "" || b.counts[build] == 0 || e == nil || item.Current == nil { // as for most clients: they are of the build that came last
 		return item
 	}
 	r := b.records[xds.Key{Type: item.Current.Type, Name: item.Current.Name}]
@@ -335,12 +349,12 @@ func (b *Builds) Restore(k xds.Key, build string, accepted *xds.Resource) {
 		b.persist(k) // it is forgotten
 		return
 	}
-	r := b.records[k]
-	if r == nil {
-		r = &record{}
-		b.records[k] = r
+	r := &record{}
+	if ended := b.records[k]; ended != nil {
+		*r = *ended
 	}
 	r.build, r.accepted = build, accepted
+	b.put(k, r)
 }
 
 // Restored is called after everything was restored.
@@ -406,7 +420,7 @@ func (b *Builds) RestoreFact(f state.Fact, value string, _ time.Time) (known boo
 	case state.EndedFact:
 		var of ended
 		if k := (xds.Key{Type: f.Type, Name: f.Name}); json.Unmarshal([]byte(value), &of) == nil {
-			b.records[k] = &record{killed: of.Version, killedAt: of.At}
+			b.put(k, &record{killed: of.Version, killedAt: of.At})
 		}
 	default:
 		return false

@@ -13,6 +13,7 @@ import (
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
@@ -173,7 +174,8 @@ func Complete(template *bootstrapv3.Bootstrap, cfg Config) (*bootstrapv3.Bootstr
 	fill(b, made)
 	fill(b.Node, made.Node)
 	if m := b.GetNode().GetMetadata(); m != nil { // of the template, or filled in
-		fields := maps.Clone(made.GetNode().GetMetadata().GetFields())
+		fields := make(map[string]*structpb.Value) // neither may have any
+		maps.Copy(fields, made.GetNode().GetMetadata().GetFields())
 		maps.Copy(fields, m.GetFields())
 		m.Fields = fields
 	}

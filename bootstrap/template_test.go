@@ -1,6 +1,8 @@
 package bootstrap
 
 import (
+	"maps"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -50,6 +52,28 @@ stats_flush_on_admin: true
 	}
 	if !proto.Equal(template, before) {
 		t.Error("the template has changed")
+	}
+}
+
+// Finding E1: a template with metadata, and flags without, as Istio's bootstraps and examples/bootstrap/template.yaml.
+func TestATemplateMayHaveMetadataThatTheFlagsDoNot(t *testing.T) {
+	files := []string{
+		writeFile(t, "template.yaml", "node: {metadata: {A: b}}"),
+		writeFile(t, "empty.yaml", "node: {metadata: {}}"),
+		filepath.Join("..", "examples", "bootstrap", "template.yaml"),
+	}
+	for _, file := range files {
+		template, err := ReadTemplate(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := Complete(template, Config{Node: Node{ID: "n1", Cluster: "c"}})
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if got, want := b.GetNode().GetMetadata().AsMap(), template.GetNode().GetMetadata().AsMap(); !maps.Equal(got, want) {
+			t.Errorf("%s: the metadata is %v, want %v", file, got, want)
+		}
 	}
 }
 

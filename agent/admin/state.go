@@ -350,7 +350,7 @@ func (t *Tries) Line(now time.Time) string {
 func (t *Tries) kind() string {
 	switch {
 	case t.Killed:
-		return "a client ended while it was tried; "
+		return "an Envoy ended within a minute of being sent it, and may have ended because of it, so that no other is: "
 	case t.Accepted:
 		return "one client accepted it, and another did not; "
 	case t.Together:

@@ -84,7 +84,7 @@ func (sub *subscription) replacement(h *clientCopy, item xds.Item) *xds.Resource
 		return h.acked
 	case item.Acked != nil && !h.hasNacked(item.Acked.Version):
 		return item.Acked
-	case sub.sendsAlone():
+	case sub.sendsAlone(), item.Ended:
 		return nil
 	case h != nil && h.acked == nil && h.rare.unconfirmed != nil && h.rare.unconfirmed.Version != cur.Version && !h.hasNacked(h.rare.unconfirmed.Version):
 		return h.rare.unconfirmed

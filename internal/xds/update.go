@@ -154,6 +154,8 @@ type Item struct {
 	Status Status
 	// Offer is not 0 if Current is offered again to clients that NACKed it, and another number each time (design.md I7).
 	Offer uint8
+	// Ended says that a client ended while Current was offered to it: it is sent to none, whatever that leaves out.
+	Ended bool
 	// NotFound says that an upstream reported that the name does not exist: only then may clients
 	// be sent its removal (protocol.md 3.4).
 	NotFound bool

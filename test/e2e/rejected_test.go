@@ -77,6 +77,15 @@ func TestWhatWasRejectedIsServedWhenItsCauseIsGone(t *testing.T) {
 			w.cp.Set(w.inlineListener("first", first, "late"), w.inlineListener("second", second, "late"))
 			return []string{urlOf(first), urlOf(second)}
 		}, func(w *world) { w.cp.Set(xdstest.StaticCluster("late", w.v2.Addr)) }, "v2"},
+		{"a listener that was rejected with one that is corrected first, and with a good one", xds.ListenerType, func(w *world) []string {
+			second := w.freePort()
+			w.cp.Set(xdstest.BadListener("first"), w.inlineListener("second", second, "late"), xdstest.Listener("good", uint32(w.freePort()), "ingress"))
+			return []string{urlOf(second)}
+		}, func(w *world) {
+			w.cp.Set(xdstest.Listener("first", uint32(w.freePort()), "ingress"))
+			time.Sleep(time.Second)
+			w.cp.Set(xdstest.StaticCluster("late", w.v2.Addr))
+		}, "v2"},
 		{"two listeners of which one stays rejected", xds.ListenerType, func(w *world) []string {
 			first := w.freePort()
 			w.cp.Set(w.inlineListener("first", first, "late"), w.inlineListener("second", w.freePort(), "never"))
@@ -113,6 +122,30 @@ func TestWhatWasRejectedIsServedWhenItsCauseIsGone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An agent that takes over knows it, too: the Envoy that runs comes back to it, and is not the one that ended.
+func TestAnOfferThatKilledIsKnownAfterATakeover(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		w.start("--state-dir", w.path("state"), "--takeover")
+		w.cp.Set(w.makeDeadly(w.inlineListener("deadly", w.freePort(), "late")))
+		w.asked("of the NACK", func(e xdstest.Event) bool { return e.Kind == xdstest.Nack && e.Type == xds.ListenerType })
+		w.cp.Set(xdstest.StaticCluster("late", w.v2.Addr))
+		w.check(testbed.Eventually(limit, func() error {
+			if w.envoy.Alive() == nil {
+				return errors.New("Envoy is alive")
+			}
+			return nil
+		}))
+		w.envoy = w.startEnvoy()
+		w.serves("v1")
+		traffic := testbed.StartTraffic(w.url, requestInterval)
+		w.runNextAgent()
+		w.cp.Resend(xds.ListenerType)
+		time.Sleep(5 * time.Second)
+		w.check(traffic.Stop())
+		w.check(w.envoy.Alive())
+	})
 }
 
 // design.md I7: an Envoy that ends because of what it is offered again ends once: the next process is served on, and is not offered it.

@@ -51,7 +51,9 @@ type record struct {
 	// killed is the version that a client of the build did not outlive, at a time; "" for none.
 	killed   string
 	killedAt time.Time
-	process  string // of that client
+	// process is that of that client, and replaced says that a new one has come since, so that it does not come back.
+	process  string
+	replaced bool
 	// offered has, by client, since when it is offered the newest content.
 	offered map[*subscriptions.Client]time.Time
 }
@@ -183,6 +185,10 @@ func (b *Builds) Nacked(client *subscriptions.Client, k xds.Key, e *contents.Ent
 // was, and what it has NACKed itself.
 func (b *Builds) Started(client *subscriptions.Client, t *state.Table, judged map[xds.Key]struct{}, e *state.Event) {
 	for k, r := range b.records {
+		if r.killed != "" && !r.replaced {
+			r.replaced = true
+			b.s.PersistFact(state.EndedFact, k)
+		}
 		if _, was := judged[k]; was || k.Type != t.URL || r.build != client.Build || r.status == xds.Pending {
 			continue
 		}
@@ -283,7 +289,7 @@ func (b *Builds) Closed(client *subscriptions.Client, unanswered map[string][]st
 			continue
 		}
 		if e := b.s.Existing(k.Type).Entry(k.Name); e != nil {
-			r.killed, r.killedAt, r.process = e.Current().Version, now, client.Process
+			r.killed, r.killedAt, r.process, r.replaced = e.Current().Version, now, client.Process, false
 			b.s.PersistFact(state.EndedFact, k)
 		}
 	}
@@ -292,7 +298,7 @@ func (b *Builds) Closed(client *subscriptions.Client, unanswered map[string][]st
 // Returned is called when a client comes that has something from an earlier stream: a process that went without an answer has not ended.
 func (b *Builds) Returned(client *subscriptions.Client, now time.Time) {
 	for k, r := range b.records {
-		if r.killed != "" && client.MayBe(r.process) && now.Sub(r.killedAt) < killedWithin {
+		if r.killed != "" && !r.replaced && client.MayBe(r.process) && now.Sub(r.killedAt) < killedWithin {
 			r.killed = ""
 			b.s.PersistFact(state.EndedFact, k)
 		}
@@ -370,6 +376,9 @@ func (b *Builds) Restored() {
 type ended struct {
 	Version string    `json:"version"`
 	At      time.Time `json:"at"`
+	Process string    `json:"process,omitempty"`
+	// Replaced is record.replaced.
+	Replaced bool `json:"replaced,omitempty"`
 }
 
 // Facts yields the builds, and the names of which a client did not outlive something.
@@ -394,7 +403,7 @@ func (b *Builds) Fact(f state.Fact) (value string, known bool) {
 		return marshal([]string{b.slots[b.newest], b.slots[1-b.newest]}), true
 	case state.EndedFact:
 		if r := b.records[xds.Key{Type: f.Type, Name: f.Name}]; r != nil && r.killed != "" {
-			return marshal(ended{r.killed, r.killedAt.UTC().Round(0)}), true
+			return marshal(ended{r.killed, r.killedAt.UTC().Round(0), r.process, r.replaced}), true
 		}
 		return "", true
 	}
@@ -420,7 +429,7 @@ func (b *Builds) RestoreFact(f state.Fact, value string, _ time.Time) (known boo
 	case state.EndedFact:
 		var of ended
 		if k := (xds.Key{Type: f.Type, Name: f.Name}); json.Unmarshal([]byte(value), &of) == nil {
-			b.put(k, &record{killed: of.Version, killedAt: of.At})
+			b.put(k, &record{killed: of.Version, killedAt: of.At, process: of.Process, replaced: of.Replaced})
 		}
 	default:
 		return false

@@ -252,24 +252,15 @@ func (h *History) Suspect(version string) bool {
 	return true
 }
 
-// Retry makes a suspect pending again, and reports whether it was a suspect.
-func (h *History) Retry() bool {
-	if h.status != xds.Suspect {
-		return false
-	}
-	h.status = xds.Pending
-	return true
-}
+// Retry offers a suspect again, and reports whether it was a suspect.
+func (h *History) Retry() bool { return h.status == xds.Suspect && h.Offer() }
 
-// Offer makes a NACKed content, or a suspect, pending once more, and reports whether it was one. One that a client has ACKed is offered to
-// those that NACKed it. Rejected stays true.
+// Offer makes a NACKed content, or a suspect, pending once more, and reports true. One that a client has ACKed, or that is pending, is offered
+// to those that NACKed it. Rejected stays true.
 func (h *History) Offer() bool {
 	switch h.status {
 	case xds.Nacked, xds.Suspect:
 		h.status = xds.Pending
-	case xds.Acked:
-	default:
-		return false
 	}
 	h.offered = true
 	h.offer++

@@ -194,15 +194,21 @@ func (n *Nacks) Accepted(t *state.Table, changed []Accepted, now time.Time) {
 
 // Started is called when a new process of a build, "" if it is not known, has ACKed contents of a type: it is another judge. What was NACKed
 // of this type, or of one of which clients have accepted nothing, is offered to it, once: judged has what was, and what it has NACKed
-// itself. The more often new processes come the more seldom, as with every cause.
+// itself.
 func (n *Nacks) Started(t *state.Table, judged map[xds.Key]struct{}, build string, now time.Time) {
 	for k, r := range n.records {
+		if r.killed && !r.replaced {
+			r.replaced = true
+			n.persist(k)
+		}
 		if _, was := judged[k]; was || r.accepted || r.killed && (r.build == build || r.build == "") {
 			continue
 		}
 		if k.Type == t.URL || !anyAccepted(n.s.Table(k.Type)) {
 			judged[k] = struct{}{}
-			n.cause(k, r, xds.Key{}, now)
+			r.due, r.pause, r.killed = now, MinPause, false
+			n.persist(k)
+			n.s.Wake()
 		}
 	}
 }
@@ -439,6 +445,12 @@ func (n *Nacks) Reason(t *state.Table) string {
 		}
 	}
 	return ""
+}
+
+// Killed reports whether a client ended while the newest content of a name was tried.
+func (n *Nacks) Killed(k xds.Key) bool {
+	r := n.records[k]
+	return r != nil && r.killed
 }
 
 // Count counts the cached contents of a type that clients NACKed alone.

@@ -162,7 +162,7 @@ func (n *Nacks) Closed(client *subscriptions.Client, unanswered map[string][]str
 		delete(r.refusers, client)
 		if _, judges := r.judges[client]; judges && !r.offeredAt.IsZero() {
 			if !client.Cut && slices.Contains(unanswered[k.Type], k.Name) && now.Sub(r.offeredAt) < killedWithin {
-				r.killed, r.build, r.process = true, client.Build, client.Process
+				r.killed, r.build, r.process, r.replaced = true, client.Build, client.Process, false
 			}
 			n.answered(client, k, r, now)
 		}
@@ -175,7 +175,7 @@ func (n *Nacks) Closed(client *subscriptions.Client, unanswered map[string][]str
 // Returned is called when a client comes that has something from an earlier stream: a process that went without an answer has not ended.
 func (n *Nacks) Returned(client *subscriptions.Client, now time.Time) {
 	for k, r := range n.records {
-		if r.killed && client.MayBe(r.process) && now.Sub(r.at) < killedWithin {
+		if r.killed && !r.replaced && client.MayBe(r.process) && now.Sub(r.at) < killedWithin {
 			r.killed, r.pause = false, 2*MinPause
 			n.persist(k)
 		}

@@ -202,7 +202,7 @@ func TestWhatIsAReasonAndWhatIsACause(t *testing.T) {
 	}
 }
 
-// design.md I7: another process is another judge, once it has what was accepted; many in a row are not one each time.
+// design.md I7: another process is another judge, once it has what was accepted, however many come.
 func TestANewProcessIsOfferedWhatTheOneBeforeNACKed(t *testing.T) {
 	inRig(t, func(r *rig) {
 		r.rejected(xds.RouteType, "bad")
@@ -230,8 +230,8 @@ func TestANewProcessIsOfferedWhatTheOneBeforeNACKed(t *testing.T) {
 		for range 1000 {
 			started(xds.RouteType, make(map[xds.Key]struct{}))
 		}
-		if n := len(r.offers); n > 15 {
-			t.Errorf("%d offers to 1000 processes in %v", n, r.at)
+		if n := len(r.offers); n != 1000 {
+			t.Errorf("%d offers to 1000 processes", n)
 		}
 	})
 }

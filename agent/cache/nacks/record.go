@@ -31,6 +31,8 @@ type record struct {
 	// its build and its process.
 	killed         bool
 	build, process string
+	// replaced says that a new process has come since: that one has ended, and does not come back.
+	replaced bool
 	// due is when it is offered again; the zero time for not.
 	due time.Time
 	// looked says that refers and conflicts are known: what it refers to, and the addresses and keys that no other resource of its type
@@ -74,6 +76,9 @@ func (n *Nacks) reason(r *record) {
 func (n *Nacks) cause(k xds.Key, r *record, of xds.Key, now time.Time) {
 	if r.causes == nil || len(r.causes) == maxCauses {
 		r.causes = make(map[xds.Key]int)
+	}
+	if r.killed && r.causes[of] > 0 {
+		return // it was a cause before a client ended: what that reveals is known
 	}
 	due := now
 	if times := r.causes[of]; times > 0 {

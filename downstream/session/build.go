@@ -49,7 +49,7 @@ func (sub *subscription) chooseFor(h *clientCopy, item xds.Item) *xds.Resource {
 
 // offered forgets that the client NACKed the newest version, alone or with others, if that is offered to it again.
 func (sub *subscription) offered(h *clientCopy, item xds.Item) {
-	if h == nil || item.Offer == 0 || item.Offer == h.rare.offer {
+	if h == nil || item.Offer == 0 || item.Offer == h.rare.offer || sub.trial.names(item.Current.Name) {
 		return
 	}
 	h.needRare().offer = item.Offer

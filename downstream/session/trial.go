@@ -19,6 +19,11 @@ type trial struct {
 	reason        string          // with secrets removed
 }
 
+// names reports whether a set is tried without a resource; tr is nil for no trial.
+func (tr *trial) names(name string) bool {
+	return tr != nil && slices.ContainsFunc(tr.named, func(r *xds.Resource) bool { return r.Name == name })
+}
+
 // maxHint bounds how many bytes of a reason are searched for names.
 const maxHint = 4 << 10
 

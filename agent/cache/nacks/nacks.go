@@ -328,9 +328,12 @@ func (n *Nacks) Nack(client *subscriptions.Client, t *state.Table, content *xds.
 		n.answered(client, k, r, now)
 		return true
 	}
+	was := h.Status()
 	switch nacked := h.Nack(content.Version, reason); {
 	case nacked:
-		n.nacked(t, content.Name)
+		if was != xds.Nacked { // otherwise it says nothing new of those that were NACKed with it
+			n.nacked(t, content.Name)
+		}
 		if newest {
 			n.look(n.refusal(client, k, content, reason, false, now), content)
 		}

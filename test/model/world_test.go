@@ -136,8 +136,8 @@ func (w *world) pump() {
 		w.releaseAt = time.Time{}
 		w.cache.ServeRestored()
 	}
-	for rounds := 0; w.violation == nil; rounds++ {
-		if rounds > 300 {
+	for rounds, waited := 0, false; w.violation == nil; rounds++ {
+		if rounds > 600 {
 			w.fail(7, "messages go round without end")
 			return
 		}
@@ -149,8 +149,11 @@ func (w *world) pump() {
 				busy = w.pumpClient(c) || busy
 			}
 		}
-		if !busy {
+		if !busy && waited {
 			return
+		}
+		if waited = !busy; waited {
+			synctest.Wait() // what the last message made the cache do
 		}
 	}
 }

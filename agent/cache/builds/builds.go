@@ -185,7 +185,7 @@ func (b *Builds) Nacked(client *subscriptions.Client, k xds.Key, e *contents.Ent
 // was, and what it has NACKed itself.
 func (b *Builds) Started(client *subscriptions.Client, t *state.Table, judged map[xds.Key]struct{}, e *state.Event) {
 	for k, r := range b.records {
-		if r.killed != "" && !r.replaced {
+		if r.killed != "" && !r.replaced && client.Opened.After(r.killedAt) {
 			r.replaced = true
 			b.s.PersistFact(state.EndedFact, k)
 		}

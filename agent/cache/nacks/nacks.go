@@ -192,15 +192,21 @@ func (n *Nacks) Accepted(t *state.Table, changed []Accepted, now time.Time) {
 	}
 }
 
+// Came is called when a new process, whose stream was opened at a time, has answered: one that went before does not come back.
+func (n *Nacks) Came(opened time.Time) {
+	for k, r := range n.records {
+		if r.killed && !r.replaced && opened.After(r.at) {
+			r.replaced = true
+			n.persist(k)
+		}
+	}
+}
+
 // Started is called when a new process of a build, "" if it is not known, has ACKed contents of a type: it is another judge. What was NACKed
 // of this type, or of one of which clients have accepted nothing, is offered to it, once: judged has what was, and what it has NACKed
 // itself.
 func (n *Nacks) Started(t *state.Table, judged map[xds.Key]struct{}, build string, now time.Time) {
 	for k, r := range n.records {
-		if r.killed && !r.replaced {
-			r.replaced = true
-			n.persist(k)
-		}
 		if _, was := judged[k]; was || r.accepted || r.killed && (r.build == build || r.build == "") {
 			continue
 		}

@@ -23,12 +23,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// What a client did not outlive, if it went within killedWithin of being offered it, is offered to its build again after killedFor.
-const (
-	killedWithin = time.Minute
-	killedFor    = 24 * time.Hour
-)
-
 // maxBuild bounds the length of a build in bytes: strangers choose it.
 const maxBuild = 128
 
@@ -87,7 +81,6 @@ func (b *Builds) Came(build string) {
 
 // drop forgets a build, whose slot is the newest one now.
 func (b *Builds) drop(build string) {
-
 	for k, r := range b.records {
 		if r.build == build {
 			b.forget(k)
@@ -266,7 +259,7 @@ func (b *Builds) Item(build string, e *contents.Entry, item xds.Item, replaced, 
 	item.Acked = r.accepted
 	switch {
 	case item.Status != xds.Acked: // no build is known to take it
-	case replaced, r.killed == item.Current.Version && time.Since(r.killedAt) < killedFor:
+	case replaced, r.killed == item.Current.Version && time.Since(r.killedAt) < state.KilledFor:
 		item.Status, item.Offer = xds.Nacked, 0
 		return item
 	case item.Offer > 0:
@@ -285,7 +278,7 @@ func (b *Builds) Closed(client *subscriptions.Client, unanswered map[string][]st
 	now := time.Now()
 	for k, r := range b.records {
 		at, offered := r.offered[client]
-		if delete(r.offered, client); !offered || client.Cut || now.Sub(at) > killedWithin || !slices.Contains(unanswered[k.Type], k.Name) {
+		if delete(r.offered, client); !offered || client.Cut || now.Sub(at) > state.KilledWithin || !slices.Contains(unanswered[k.Type], k.Name) {
 			continue
 		}
 		if e := b.s.Existing(k.Type).Entry(k.Name); e != nil {
@@ -298,7 +291,7 @@ func (b *Builds) Closed(client *subscriptions.Client, unanswered map[string][]st
 // Returned is called when a client comes that has something from an earlier stream: a process that went without an answer has not ended.
 func (b *Builds) Returned(client *subscriptions.Client, now time.Time) {
 	for k, r := range b.records {
-		if r.killed != "" && !r.replaced && client.MayBe(r.process) && now.Sub(r.killedAt) < killedWithin {
+		if r.killed != "" && !r.replaced && client.MayBe(r.process) && now.Sub(r.killedAt) < state.KilledWithin {
 			r.killed = ""
 			b.s.PersistFact(state.EndedFact, k)
 		}

@@ -14,13 +14,6 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
-// What a client did not outlive, if it went within killedWithin of the offer, is offered again to no new process of its build, but for a
-// cause, or after killedPause.
-const (
-	killedWithin = time.Minute
-	killedPause  = 24 * time.Hour
-)
-
 // offerTimeout is how long a client that is offered a name again delays others of the type: it may withhold its answer while a cluster
 // warms (protocol.md V2), or have gone.
 const offerTimeout = 20 * time.Second
@@ -134,7 +127,7 @@ func (n *Nacks) failed(k xds.Key, r *record, now time.Time) {
 	r.reason = cmp.Or(r.refused, r.reason) // all may have gone
 	r.at, r.offeredAt, r.refused, r.pause = now, time.Time{}, "", min(2*r.pause, MaxPause)
 	if r.killed {
-		r.pause, r.together = killedPause, false // without a word no other is known to have been accepted
+		r.pause, r.together = state.KilledFor, false // without a word no other is known to have been accepted
 	}
 	switch e := t.Entry(k.Name); {
 	case e == nil:
@@ -161,7 +154,7 @@ func (n *Nacks) Closed(client *subscriptions.Client, unanswered map[string][]str
 	for k, r := range n.records {
 		delete(r.refusers, client)
 		if _, judges := r.judges[client]; judges && !r.offeredAt.IsZero() {
-			if !client.Cut && slices.Contains(unanswered[k.Type], k.Name) && now.Sub(r.offeredAt) < killedWithin {
+			if !client.Cut && slices.Contains(unanswered[k.Type], k.Name) && now.Sub(r.offeredAt) < state.KilledWithin {
 				r.killed, r.build, r.process, r.replaced = true, client.Build, client.Process, false
 			}
 			n.answered(client, k, r, now)
@@ -175,7 +168,7 @@ func (n *Nacks) Closed(client *subscriptions.Client, unanswered map[string][]str
 // Returned is called when a client comes that has something from an earlier stream: a process that went without an answer has not ended.
 func (n *Nacks) Returned(client *subscriptions.Client, now time.Time) {
 	for k, r := range n.records {
-		if r.killed && !r.replaced && client.MayBe(r.process) && now.Sub(r.at) < killedWithin {
+		if r.killed && !r.replaced && client.MayBe(r.process) && now.Sub(r.at) < state.KilledWithin {
 			r.killed, r.pause = false, 2*MinPause
 			n.persist(k)
 		}

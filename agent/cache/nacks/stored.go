@@ -93,7 +93,7 @@ func (n *Nacks) RestoreFact(f state.Fact, value string, now time.Time) (known bo
 			at = now // the clock was set back
 		}
 		n.keep(k, &record{
-			version: s.Version, reason: s.Reason, at: at, offers: s.Offers, pause: min(max(pause, MinPause), killedPause), killed: s.Killed, build: s.Build, process: s.Process, replaced: s.Replaced,
+			version: s.Version, reason: s.Reason, at: at, offers: s.Offers, pause: min(max(pause, MinPause), state.KilledFor), killed: s.Killed, build: s.Build, process: s.Process, replaced: s.Replaced,
 			refusers: make(map[*subscriptions.Client]struct{}),
 		})
 	}

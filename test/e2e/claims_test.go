@@ -67,6 +67,21 @@ func (w *world) standings(what string, are func(counts map[string]int) bool) {
 	}))
 }
 
+// stay waits until the counts of resources by their standing are as they should be, and have stayed so for some time.
+func (w *world) stay(what string, d time.Duration, are func(counts map[string]int) bool) {
+	w.Helper()
+	var since time.Time
+	w.standings(what+", and stay it", func(counts map[string]int) bool {
+		switch {
+		case !are(counts):
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+		}
+		return !since.IsZero() && time.Since(since) >= d
+	})
+}
+
 // counts returns the counts of resources by their standing; none if the agent does not answer yet.
 func (w *world) counts() map[string]int {
 	w.Helper()

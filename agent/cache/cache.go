@@ -188,8 +188,8 @@ func New(cfg Config) *Cache {
 		return r
 	})
 	c.builds = builds.New(c.state)
-	c.nacks = nacks.New(nacks.Config{
-		State: c.state, History: c.freezer.History, References: cfg.References,
+	c.nacks = nacks.New(c.state, nacks.Config{
+		History: c.freezer.History, References: cfg.References,
 		Serves: func(k xds.Key) bool { return c.freezer.Order() == nil && !c.fallback.HoldsBack(k) },
 	})
 	c.unreferenced = eviction.New(c.state, cfg.MaxUnreferenced, func() bool { return c.guard.Holding() || c.freezer.Order() != nil }, func(k xds.Key) {

@@ -88,9 +88,8 @@ func (w *Watch) Resume() {
 
 func (w *Watch) resume() {
 	w.resumes = true
-	now := time.Now()
-	w.c.nacks.Returned(w.subscriptions, now)
-	w.c.builds.Returned(w.subscriptions, now)
+	w.c.nacks.Returned(w.subscriptions)
+	w.c.builds.Returned(w.subscriptions)
 }
 
 // Begin returns a snapshot of the cache, and what changed for this watch since the last Begin. It

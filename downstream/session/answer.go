@@ -234,12 +234,10 @@ func (sub *subscription) claim(h *clientCopy, r *xds.Resource) {
 	sub.claimed = append(sub.claimed, r)
 }
 
-// claimAll records that a SotW client has everything that it was sent on this stream, because its
-// first version_info is the version of that set.
-func (sub *subscription) claimAll() {
-	sub.version = ""
-	for _, h := range sub.sent.all() {
-		if h.last != nil && h.acked == nil {
+// claimAll records that a SotW client has accepted what its first version_info is the version of.
+func (sub *subscription) claimAll(accepted []*xds.Resource) {
+	for _, r := range accepted {
+		if h := sub.sent.get(r.Name); h != nil && h.last != nil && h.last.Version == r.Version && h.acked == nil {
 			sub.claim(h, h.last)
 		}
 	}

@@ -345,6 +345,7 @@ func (s *Session) buildFullState(sub *subscription, v View) *Response {
 		return s.amendFullState(sub, v)
 	}
 	set := s.fullSet(sub, v)
+	set.recognize(sub)
 	differs := sub.mustRespond || set.differs
 	for name := range sub.mustAnswer {
 		if set.has(name) {
@@ -428,6 +429,87 @@ type fullSet struct {
 	// disputed is set if the client NACKed a resource, or may have a version that is not known.
 	// Then what it should be sent does not follow from the state alone.
 	disputed bool
+	// doubts are the names of which the client may have accepted something else, as long as its first version_info may tell. accepted is what it
+	// has accepted according to that.
+	doubts   []doubt
+	accepted []*xds.Resource
+}
+
+// doubt is a name of which the set has chosen, nil for nothing, and of which the client may have accepted other, nil for nothing.
+type doubt struct{ chosen, other *xds.Resource }
+
+// maxDoubts bounds the names of which any may be the one that a version_info is about. Of more names, all are or none is.
+const maxDoubts = 12
+
+// recognize finds out what the client has accepted, of which its first version_info is the version: the first set of a stream, but with what
+// others NACKed, or what it was offered and had no time to ACK (design.md I7). That is put into the set: without it, it would lose what it
+// has. What it has not accepted may stay, because it may have applied that.
+func (set *fullSet) recognize(sub *subscription) {
+	if sub.version == "" {
+		return
+	}
+	var chosen xds.SetVersion
+	for _, r := range set.resources {
+		chosen.Add(r)
+	}
+	none, all := uint(0), ^uint(0)
+	matches := func(of uint) bool {
+		is := chosen
+		for i, d := range set.doubts {
+			if of == all || of&(1<<i) != 0 {
+				d.settle(&is)
+			}
+		}
+		return is.String() == sub.version
+	}
+	of := none
+	switch {
+	case matches(none):
+	case matches(all):
+		of = all
+	case len(set.doubts) > maxDoubts:
+		return
+	default:
+		for of = 1; !matches(of); of++ {
+			if of>>len(set.doubts) != 0 {
+				return
+			}
+		}
+	}
+	set.accepted = slices.Clone(set.resources)
+	for i, d := range set.doubts {
+		if of != all && of&(1<<i) == 0 {
+			continue
+		}
+		set.accepted = replace(set.accepted, d)
+		if d.other == nil {
+			continue
+		}
+		set.differs = true
+		set.resources, set.names = replace(set.resources, d), nil
+		delete(sub.offers, d.other.Name)
+	}
+}
+
+// settle makes the version of a set with the chosen content that of one with the other.
+func (d doubt) settle(v *xds.SetVersion) {
+	if d.chosen != nil {
+		v.Remove(d.chosen)
+	}
+	if d.other != nil {
+		v.Add(d.other)
+	}
+}
+
+// replace puts the other content of a doubt in the place of the chosen one.
+func replace(set []*xds.Resource, d doubt) []*xds.Resource {
+	if d.chosen != nil {
+		set = slices.DeleteFunc(set, d.chosen.Same)
+	}
+	if d.other != nil {
+		set = append(set, d.other)
+	}
+	return set
 }
 
 // response returns a response with the set, and forgets the resources that it removes.
@@ -436,7 +518,7 @@ func (set *fullSet) response(sub *subscription) *Response {
 		sub.forget(name)
 		delete(sub.removals, name)
 	}
-	return &Response{Resources: set.resources, complete: !set.disputed}
+	return &Response{Resources: set.resources, complete: !set.disputed, accepted: set.accepted}
 }
 
 func (s *Session) fullSet(sub *subscription, v View) *fullSet {
@@ -446,11 +528,20 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 		size = max(size, v.Count(sub.url))
 	}
 	set := &fullSet{collector: newCollector(size)}
+	doubted := sub.version != ""
 	add := func(item xds.Item) {
 		if item.Current != nil {
 			delete(sub.removals, item.Current.Name) // it exists again, even if not sent
 		}
 		r := sub.choose(item)
+		if doubted && item.Current != nil {
+			switch {
+			case r == nil || r.Version != item.Current.Version:
+				set.doubts = append(set.doubts, doubt{r, item.Current})
+			case item.Status.NackedOrSuspect() && item.Acked == nil: // see replacement
+				set.doubts = append(set.doubts, doubt{r, nil})
+			}
+		}
 		if r == nil {
 			return
 		}
@@ -463,6 +554,7 @@ func (s *Session) fullSet(sub *subscription, v View) *fullSet {
 		for item := range v.All(sub.url) {
 			add(item)
 		}
+		doubted = false // the names are among them
 	}
 	for name := range sub.names.all() {
 		for item := range members(sub, v, name) {

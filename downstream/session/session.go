@@ -191,6 +191,8 @@ type Response struct {
 	complete, amended bool
 	changed           []*xds.Resource
 	dropped           []string
+	// accepted is what the client had accepted before it was sent this, according to its first version_info.
+	accepted []*xds.Resource
 }
 
 // Effect is the effect of a request on the state.
@@ -439,10 +441,11 @@ func (s *Session) commit(sub *subscription, resp *Response, revision uint64) *Re
 	s.clustersChanged = s.clustersChanged || sub.url == xds.ClusterType
 	s.forgetNeeded(sub.url)
 	resp.Version = sub.sentVersion.String()
-	if sub.version != "" && resp.Version == sub.version && xds.FullState(sub.url) {
+	if xds.FullState(sub.url) {
 		// The version_info of other types is that of the last response that the client ACKed. It
 		// also covers resources of earlier responses, which the client may have NACKed.
-		sub.claimAll()
+		sub.claimAll(resp.accepted)
+		sub.version = ""
 	}
 	if sub.passesTTL() {
 		resp.At = s.now

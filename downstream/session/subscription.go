@@ -43,7 +43,7 @@ type subscription struct {
 	// completeAt is when the set will count as complete nevertheless; the zero time for never.
 	resumedAt, completeAt time.Time
 	// version is the version_info of a SotW client's first request: the version of the set that
-	// the client has accepted; "" for none, and once that set was sent.
+	// the client has accepted; "" for none, and once a set was sent.
 	version string
 	claimed []*xds.Resource // for Session.Claims
 

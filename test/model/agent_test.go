@@ -356,9 +356,7 @@ func (w *world) openStream(c *client) *stream {
 		form = xds.Delta
 	}
 	s := &stream{w: w, c: c, watch: w.cache.Watch("client-" + strconv.Itoa(c.id))}
-	if w.upgrades {
-		s.watch.Runs(buildNames[c.build], "")
-	}
+	s.watch.Runs(c.runs())
 	s.machine = down.New(down.Config{
 		Form: form, NoncePrefix: strconv.Itoa(w.streams) + ".", KeepWildcard: c.envoy, TTL: true, HadWildcard: w.cache.HadWildcard,
 	})

@@ -21,6 +21,7 @@ type client struct {
 	w        *world
 	id       int
 	started  time.Time
+	starts   int
 	delta    bool
 	envoy    bool
 	dislikes map[item]bool // see world.needs
@@ -67,6 +68,7 @@ func newClient(w *world, id int, delta, envoy bool) *client {
 // forgetAll makes it a client that was just started.
 func (c *client) forgetAll() {
 	c.warming, c.started = make(map[string]string), time.Now()
+	c.starts++
 	for k := range kinds {
 		was := c.types[k]
 		c.unsaid[k] = make(map[string]bool)
@@ -95,6 +97,17 @@ func (c *client) connect() {
 			c.first(k)
 		}
 	}
+}
+
+// runs returns which build and which process the agent sees it to be; "" for what it does not see.
+func (c *client) runs() (build, process string) {
+	if c.w.upgrades {
+		build = buildNames[c.build]
+	}
+	if c.w.processes {
+		process = fmt.Sprintf("%d since %d", c.id, c.starts)
+	}
+	return build, process
 }
 
 // buildNames are the builds of the clients.

@@ -223,6 +223,9 @@ func (w *world) checkRefused(k kind, rec *serverNonce) {
 func (w *world) checkTaken(k kind, rec *serverNonce) {
 	for _, it := range rec.items {
 		covered := slices.ContainsFunc(w.clients, func(c *client) bool { return c.stream != nil && c.types[it.k].covers(it.name) })
+		if slices.ContainsFunc(w.clients, func(c *client) bool { return c.stream != nil && c.types[it.k].acked[it.name] == it.content }) {
+			continue // it accepted it before, and has it: it is not sent it again when it comes back
+		}
 		if w.upgrades && w.twice(it) {
 			continue // a content that was stable counts as accepted when it comes back
 		}

@@ -141,13 +141,21 @@ func play(t *testing.T, seq *sequence, f fault, kn known, verbose bool) (w *worl
 func report(t *testing.T, seq *sequence, kn known) {
 	t.Helper()
 	less, w := shrink(t, seq, kn)
+	if less == nil {
+		t.Errorf("HOLDFAST_SEQUENCE=%d broke an invariant, and does not when it is played again", seq.seed)
+		return
+	}
 	t.Errorf("HOLDFAST_SEQUENCE=%d breaks an invariant, also with %d of its %d steps only:\n%s\n%s",
 		seq.seed, len(less.steps), len(seq.steps), w.transcript(), w.violation)
 }
 
-// shrink drops steps as long as the same invariant is broken.
+// shrink drops steps as long as the same invariant is broken; it returns nil if none is now.
 func shrink(t *testing.T, seq *sequence, kn known) (*sequence, *world) {
-	invariant := play(t, seq, noFault, kn, false).violation.invariant
+	first := play(t, seq, noFault, kn, false).violation
+	if first == nil {
+		return nil, nil
+	}
+	invariant := first.invariant
 	for size := len(seq.steps) / 2; size > 0; {
 		dropped := false
 		for at := 0; at+size <= len(seq.steps); {

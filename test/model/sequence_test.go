@@ -213,6 +213,7 @@ func (seq *sequence) play(ctx context.Context, f fault, kn known, verbose bool) 
 // begin sets the world up.
 func (seq *sequence) begin(w *world) {
 	b := seq.setup
+	w.processes = b[14]&4 != 0
 	for i, name := range []string{"A", "B"} {
 		cp := newControlPlane(w, name, i)
 		how := b[i]

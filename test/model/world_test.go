@@ -30,6 +30,8 @@ type world struct {
 	needs map[item]string
 	// upgrades: clients say which build they are.
 	upgrades bool
+	// processes: the agent sees which process a client is.
+	processes bool
 	// byBuild has what clients of each build ACKed last, when it was the newest, and only if the agent can know it.
 	byBuild [2]map[resource]int
 	cache   *cache.Cache
@@ -223,8 +225,21 @@ func (w *world) next() (at time.Time) {
 			at = earliest(at, c.stream.wake, c.warmUntil)
 		}
 	}
+	if len(w.nacked) > 0 {
+		now := time.Now()
+		for k := range kinds {
+			for _, r := range w.cache.Resources(k.url()) {
+				if r.Tries != nil && r.Tries.Next.After(now) && r.Tries.Next.Before(now.Add(offeredSoon)) {
+					at = earliest(at, r.Tries.Next)
+				}
+			}
+		}
+	}
 	return at
 }
+
+// offeredSoon is within which time a name is offered again of which a cause comes twice.
+const offeredSoon = 2 * time.Second
 
 // sleep lets time pass, and what is due in it happen when it is due.
 func (w *world) sleep(d time.Duration) {

@@ -42,12 +42,9 @@ type record struct {
 	accepted *xds.Resource
 	// status is the answer of clients of the build to the newest content, if others accepted that; it is never ACKed.
 	status xds.Status
-	// killed is the version that a client of the build did not outlive, at a time; "" for none.
-	killed   string
-	killedAt time.Time
-	// process is that of that client, and replaced says that a new one has come since, so that it does not come back.
-	process  string
-	replaced bool
+	// killed says that a client of the build did not outlive a version, deadly.
+	killed state.Killed
+	deadly string
 	// offered has, by client, since when it is offered the newest content.
 	offered map[*subscriptions.Client]time.Time
 }
@@ -57,8 +54,8 @@ func New(s *state.State) *Builds {
 	return &Builds{s: s, records: make(map[xds.Key]*record), counts: make(map[string]int)}
 }
 
-// has reports whether contents of a type belong to builds.
-func has(typeURL string) bool {
+// isBuilds reports whether contents of a type belong to builds.
+func isBuilds(typeURL string) bool {
 	return typeURL != xds.EndpointType && typeURL != xds.SecretType && !xds.Info(typeURL).OnDemand
 }
 
@@ -88,16 +85,16 @@ func (b *Builds) drop(build string) {
 	}
 	for _, t := range b.s.Tables() {
 		for _, e := range t.All() {
-			e.ForgetBuild(b.set(b.newest))
+			e.ForgetBuild(b.only(b.newest))
 		}
 	}
 }
 
-// set returns the set of one build.
-func (b *Builds) set(slot int) history.Builds { return 1 << slot }
+// only returns the set of one build.
+func (b *Builds) only(slot int) history.Builds { return 1 << slot }
 
-// slot returns which of the last two builds one is.
-func (b *Builds) slot(build string) (slot int, known bool) {
+// slotOf returns which of the last two builds one is.
+func (b *Builds) slotOf(build string) (slot int, known bool) {
 	slot = slices.Index(b.slots[:], build)
 	return slot, build != "" && slot >= 0
 }
@@ -120,12 +117,12 @@ type Ack struct {
 
 // Acked is called when a client has ACKed a content.
 func (b *Builds) Acked(a Ack, now time.Time) {
-	slot, known := b.slot(a.Client.Build)
-	if !known || a.Entry == nil || !has(a.Key.Type) {
+	slot, known := b.slotOf(a.Client.Build)
+	if !known || a.Entry == nil || !isBuilds(a.Key.Type) {
 		return
 	}
 	if state.SameVersion(a.Entry.Acked(), a.Content) {
-		a.Entry.AckedBy(b.set(slot))
+		a.Entry.AckedBy(b.only(slot))
 	}
 	if !b.Watching() {
 		return
@@ -148,7 +145,7 @@ func (b *Builds) Acked(a Ack, now time.Time) {
 	case r != nil || !newest:
 		return
 	}
-	if other := 1 - slot; a.Was != nil && a.By&b.set(other) != 0 && !state.SameVersion(a.Was, a.Is) {
+	if other := 1 - slot; a.Was != nil && a.By&b.only(other) != 0 && !state.SameVersion(a.Was, a.Is) {
 		b.keep(a.Key, b.slots[other], a.Was, a.Refused)
 	}
 }
@@ -178,8 +175,7 @@ func (b *Builds) Nacked(client *subscriptions.Client, k xds.Key, e *contents.Ent
 // was, and what it has NACKed itself.
 func (b *Builds) Started(client *subscriptions.Client, t *state.Table, judged map[xds.Key]struct{}, e *state.Event) {
 	for k, r := range b.records {
-		if r.killed != "" && !r.replaced && client.Opened.After(r.killedAt) {
-			r.replaced = true
+		if r.killed.Came(client.Opened) {
 			b.s.PersistFact(state.EndedFact, k)
 		}
 		if _, was := judged[k]; was || k.Type != t.URL || r.build != client.Build || r.status == xds.Pending {
@@ -234,7 +230,7 @@ func (b *Builds) After(x *state.Change) {
 		}
 		if was := x.Done.OldAcked; was != nil && state.SameVersion(r.accepted, x.Entry.Acked()) && !state.SameVersion(was, r.accepted) {
 			// A source sends a stable content again, which counts as accepted: the other build accepted what was before.
-			if slot, known := b.slot(r.build); known {
+			if slot, known := b.slotOf(r.build); known {
 				b.keep(k, b.slots[1-slot], was, x.Entry.Reason() != "")
 				r = b.records[k]
 			}
@@ -259,7 +255,7 @@ func (b *Builds) Item(build string, e *contents.Entry, item xds.Item, replaced, 
 	item.Acked = r.accepted
 	switch {
 	case item.Status != xds.Acked: // no build is known to take it
-	case replaced, r.killed == item.Current.Version && time.Since(r.killedAt) < state.KilledFor:
+	case replaced, r.deadly == item.Current.Version && r.killed.Lasts(time.Now()):
 		item.Status, item.Offer = xds.Nacked, 0
 		return item
 	case item.Offer > 0:
@@ -278,21 +274,20 @@ func (b *Builds) Closed(client *subscriptions.Client, unanswered map[string][]st
 	now := time.Now()
 	for k, r := range b.records {
 		at, offered := r.offered[client]
-		if delete(r.offered, client); !offered || client.Cut || now.Sub(at) > state.KilledWithin || !slices.Contains(unanswered[k.Type], k.Name) {
+		if delete(r.offered, client); !offered || !slices.Contains(unanswered[k.Type], k.Name) {
 			continue
 		}
-		if e := b.s.Existing(k.Type).Entry(k.Name); e != nil {
-			r.killed, r.killedAt, r.process, r.replaced = e.Current().Version, now, client.Process, false
+		if e, killed := b.s.Existing(k.Type).Entry(k.Name), state.KilledBy(at, client, now); e != nil && killed.Any() {
+			r.killed, r.deadly = killed, e.Current().Version
 			b.s.PersistFact(state.EndedFact, k)
 		}
 	}
 }
 
 // Returned is called when a client comes that has something from an earlier stream: a process that went without an answer has not ended.
-func (b *Builds) Returned(client *subscriptions.Client, now time.Time) {
+func (b *Builds) Returned(client *subscriptions.Client) {
 	for k, r := range b.records {
-		if r.killed != "" && !r.replaced && client.MayBe(r.process) && now.Sub(r.killedAt) < state.KilledWithin {
-			r.killed = ""
+		if r.killed.Returned(client) {
 			b.s.PersistFact(state.EndedFact, k)
 		}
 	}
@@ -301,12 +296,12 @@ func (b *Builds) Returned(client *subscriptions.Client, now time.Time) {
 // Again forgets, of each name for which of returns true, what a client did not outlive: an operator says so. dryRun only tells them.
 func (b *Builds) Again(of func(xds.Key) bool, dryRun bool) (names []xds.Key) {
 	for k, r := range b.records {
-		if r.killed == "" || !of(k) {
+		if !r.killed.Any() || !of(k) {
 			continue
 		}
 		names = append(names, k)
 		if !dryRun {
-			r.killed = ""
+			r.killed = state.Killed{}
 			b.s.PersistFact(state.EndedFact, k)
 		}
 	}
@@ -316,7 +311,7 @@ func (b *Builds) Again(of func(xds.Key) bool, dryRun bool) (names []xds.Key) {
 // Ended reports whether a client of a build that accepted another content did not outlive the newest one.
 func (b *Builds) Ended(k xds.Key, version string) bool {
 	r := b.records[k]
-	return r != nil && r.killed == version
+	return r != nil && r.killed.Any() && r.deadly == version
 }
 
 // Accepted returns what a build accepted of a name whose accepted content is another one; "" and nil for none.
@@ -344,7 +339,7 @@ func (b *Builds) persist(k xds.Key) {
 
 // Restore restores what a build accepted of a name, after the facts and the resources.
 func (b *Builds) Restore(k xds.Key, build string, accepted *xds.Resource) {
-	if _, known := b.slot(build); !known || b.s.Existing(k.Type).Entry(k.Name) == nil {
+	if _, known := b.slotOf(build); !known || b.s.Existing(k.Type).Entry(k.Name) == nil {
 		b.persist(k) // it is forgotten
 		return
 	}
@@ -367,11 +362,8 @@ func (b *Builds) Restored() {
 
 // ended is the value of an EndedFact, as JSON.
 type ended struct {
-	Version string    `json:"version"`
-	At      time.Time `json:"at"`
-	Process string    `json:"process,omitempty"`
-	// Replaced is record.replaced.
-	Replaced bool `json:"replaced,omitempty"`
+	Version string `json:"version"`
+	state.Killed
 }
 
 // Facts yields the builds, and the names of which a client did not outlive something.
@@ -395,8 +387,8 @@ func (b *Builds) Fact(f state.Fact) (value string, known bool) {
 		}
 		return marshal([]string{b.slots[b.newest], b.slots[1-b.newest]}), true
 	case state.EndedFact:
-		if r := b.records[xds.Key{Type: f.Type, Name: f.Name}]; r != nil && r.killed != "" {
-			return marshal(ended{r.killed, r.killedAt.UTC().Round(0), r.process, r.replaced}), true
+		if r := b.records[xds.Key{Type: f.Type, Name: f.Name}]; r != nil && r.killed.Any() {
+			return marshal(ended{r.deadly, r.killed.Stored()}), true
 		}
 		return "", true
 	}
@@ -412,7 +404,7 @@ func marshal(v any) string {
 }
 
 // RestoreFact restores the builds, or what a client did not outlive.
-func (b *Builds) RestoreFact(f state.Fact, value string, _ time.Time) (known bool) {
+func (b *Builds) RestoreFact(f state.Fact, value string, now time.Time) (known bool) {
 	switch f.Kind {
 	case state.BuildsFact:
 		var list []string
@@ -422,7 +414,7 @@ func (b *Builds) RestoreFact(f state.Fact, value string, _ time.Time) (known boo
 	case state.EndedFact:
 		var of ended
 		if k := (xds.Key{Type: f.Type, Name: f.Name}); json.Unmarshal([]byte(value), &of) == nil {
-			b.put(k, &record{killed: of.Version, killedAt: of.At, process: of.Process, replaced: of.Replaced})
+			b.put(k, &record{killed: of.Restored(now), deadly: of.Version})
 		}
 	default:
 		return false

@@ -253,18 +253,23 @@ func (h *History) Suspect(version string) bool {
 }
 
 // Retry offers a suspect again, and reports whether it was a suspect.
-func (h *History) Retry() bool { return h.status == xds.Suspect && h.Offer() }
+func (h *History) Retry() bool {
+	if h.status != xds.Suspect {
+		return false
+	}
+	h.Offer()
+	return true
+}
 
-// Offer makes a NACKed content, or a suspect, pending once more, and reports true. One that a client has ACKed, or that is pending, is offered
+// Offer makes a NACKed content, or a suspect, pending once more. One that a client has ACKed, or that is pending, is offered
 // to those that NACKed it. Rejected stays true.
-func (h *History) Offer() bool {
+func (h *History) Offer() {
 	switch h.status {
 	case xds.Nacked, xds.Suspect:
 		h.status = xds.Pending
 	}
 	h.offered = true
 	h.offer++
-	return true
 }
 
 // EndOffer ends an offer of a content that a client has ACKed: all have answered.

@@ -34,7 +34,6 @@ const (
 
 // Config is what a Nacks asks others.
 type Config struct {
-	State *state.State
 	// History returns the history of what is served under a name; nil for none.
 	History func(t *state.Table, name string) *history.History
 	// References, which may be nil, returns what a resource refers to.
@@ -67,9 +66,9 @@ type refusal struct {
 }
 
 // New returns a Nacks of nothing.
-func New(cfg Config) *Nacks {
+func New(s *state.State, cfg Config) *Nacks {
 	return &Nacks{
-		s: cfg.State, cfg: cfg,
+		s: s, cfg: cfg,
 		counts: make(map[string]uint64), retry: make(map[string]struct{}), records: make(map[xds.Key]*record), former: make(map[xds.Key][]*record), offered: make(map[string][]xds.Key),
 		refused: make(map[string]refusal), late: make(map[string]struct{}),
 	}
@@ -136,6 +135,22 @@ func (n *Nacks) repeated(k xds.Key) {
 	}
 }
 
+// all yields the records of all contents, also of those that are not the newest.
+func (n *Nacks) all(yield func(xds.Key, *record) bool) {
+	for k, r := range n.records {
+		if !yield(k, r) {
+			return
+		}
+	}
+	for k, list := range n.former {
+		for _, r := range list {
+			if !yield(k, r) {
+				return
+			}
+		}
+	}
+}
+
 // forget forgets a name that is not there any more.
 func (n *Nacks) forget(k xds.Key) {
 	n.end(k)
@@ -180,7 +195,7 @@ func (n *Nacks) Accepted(t *state.Table, changed []Accepted, now time.Time) {
 	}
 	for k, r := range n.records {
 		of := &all
-		if r.killed {
+		if r.killed.Any() {
 			of = &unknown // a new process has what the one had that ended
 		}
 		for cause := range of.of(k, r) {
@@ -194,9 +209,8 @@ func (n *Nacks) Accepted(t *state.Table, changed []Accepted, now time.Time) {
 
 // Came is called when a new process, whose stream was opened at a time, has answered: one that went before does not come back.
 func (n *Nacks) Came(opened time.Time) {
-	for k, r := range n.records {
-		if r.killed && !r.replaced && opened.After(r.at) {
-			r.replaced = true
+	for k, r := range n.all {
+		if r.killed.Came(opened) {
 			n.persist(k)
 		}
 	}
@@ -207,12 +221,12 @@ func (n *Nacks) Came(opened time.Time) {
 // itself.
 func (n *Nacks) Started(t *state.Table, judged map[xds.Key]struct{}, build string, now time.Time) {
 	for k, r := range n.records {
-		if _, was := judged[k]; was || r.accepted || r.killed && (r.build == build || r.build == "") {
+		if _, was := judged[k]; was || r.accepted || r.killed.Of(build) {
 			continue
 		}
 		if k.Type == t.URL || !anyAccepted(n.s.Table(k.Type)) {
 			judged[k] = struct{}{}
-			r.due, r.pause, r.killed = now, MinPause, false
+			r.due, r.pause, r.killed = now, MinPause, state.Killed{}
 			n.persist(k)
 			n.s.Wake()
 		}
@@ -400,7 +414,7 @@ func (n *Nacks) Again(of func(xds.Key) bool, dryRun bool, now time.Time) (names 
 		}
 		names = append(names, k)
 		if !dryRun {
-			r.due, r.pause, r.killed, r.causes = now, MinPause, false, nil
+			r.due, r.pause, r.killed, r.causes = now, MinPause, state.Killed{}, nil
 			n.persist(k)
 			n.s.Wake()
 		}
@@ -441,7 +455,7 @@ func (n *Nacks) Tries(k xds.Key) (tries Tries, ok bool) {
 		return tries, false
 	}
 	return Tries{
-		Reason: r.reason, Together: r.together, Accepted: r.accepted, Killed: r.killed,
+		Reason: r.reason, Together: r.together, Accepted: r.accepted, Killed: r.killed.Any(),
 		Offers: r.offers, Last: r.at, Since: r.offeredAt, Next: r.due, After: r.at.Add(r.pause),
 	}, true
 }
@@ -459,7 +473,7 @@ func (n *Nacks) Reason(t *state.Table) string {
 // Killed reports whether a client ended while the newest content of a name was tried.
 func (n *Nacks) Killed(k xds.Key) bool {
 	r := n.records[k]
-	return r != nil && r.killed
+	return r != nil && r.killed.Any()
 }
 
 // Count counts the cached contents of a type that clients NACKed alone.

@@ -32,7 +32,7 @@ func TestWhatWasNACKedWithOthersIsOfferedAgain(t *testing.T) {
 			t.Run(xds.Short(typeURL)+" "+cause, func(t *testing.T) {
 				s := state.New(subscriptions.New(time.Minute, func(xds.Key) {}), nil, func() {})
 				table := s.Table(typeURL)
-				n := New(Config{State: s, History: func(t *state.Table, name string) *history.History { return &t.Entry(name).History }})
+				n := New(s, Config{History: func(t *state.Table, name string) *history.History { return &t.Entry(name).History }})
 				var both []*xds.Resource
 				for _, name := range []string{"good", "bad"} {
 					both = append(both, table.Put(&xds.Resource{Type: typeURL, Name: name, Version: "1"}, contents.Origin{}, nil).Current())

@@ -74,10 +74,11 @@ func (n *Nacks) offer(e *state.Event, k xds.Key) {
 func (n *Nacks) offerOne(e *state.Event, k xds.Key) bool {
 	t, r := n.s.Table(k.Type), n.records[k]
 	entry := t.Entry(k.Name)
-	if !n.cfg.Serves(k) || entry == nil || !n.s.Union.AnyOpen() || !n.s.IsUsed(t, k.Name, entry.Current()) || !entry.Offer() {
+	if !n.cfg.Serves(k) || entry == nil || !n.s.Union.AnyOpen() || !n.s.IsUsed(t, k.Name, entry.Current()) {
 		return false
 	}
-	r.due, r.offeredAt, r.refused, r.killed = time.Time{}, e.Now, "", false
+	entry.Offer()
+	r.due, r.offeredAt, r.refused, r.killed = time.Time{}, e.Now, "", state.Killed{}
 	r.judges = make(map[*subscriptions.Client]struct{})
 	for client := range n.s.Union.OpenClients() {
 		if _, refused := r.refusers[client]; r.accepted && !refused {
@@ -126,7 +127,7 @@ func (n *Nacks) failed(k xds.Key, r *record, now time.Time) {
 	t := n.s.Table(k.Type)
 	r.reason = cmp.Or(r.refused, r.reason) // all may have gone
 	r.at, r.offeredAt, r.refused, r.pause = now, time.Time{}, "", min(2*r.pause, MaxPause)
-	if r.killed {
+	if r.killed.Any() {
 		r.pause, r.together = state.KilledFor, false // without a word no other is known to have been accepted
 	}
 	switch e := t.Entry(k.Name); {
@@ -154,8 +155,10 @@ func (n *Nacks) Closed(client *subscriptions.Client, unanswered map[string][]str
 	for k, r := range n.records {
 		delete(r.refusers, client)
 		if _, judges := r.judges[client]; judges && !r.offeredAt.IsZero() {
-			if !client.Cut && slices.Contains(unanswered[k.Type], k.Name) && now.Sub(r.offeredAt) < state.KilledWithin {
-				r.killed, r.build, r.process, r.replaced = true, client.Build, client.Process, false
+			if slices.Contains(unanswered[k.Type], k.Name) {
+				if killed := state.KilledBy(r.offeredAt, client, now); killed.Any() {
+					r.killed = killed
+				}
 			}
 			n.answered(client, k, r, now)
 		}
@@ -166,10 +169,10 @@ func (n *Nacks) Closed(client *subscriptions.Client, unanswered map[string][]str
 }
 
 // Returned is called when a client comes that has something from an earlier stream: a process that went without an answer has not ended.
-func (n *Nacks) Returned(client *subscriptions.Client, now time.Time) {
-	for k, r := range n.records {
-		if r.killed && !r.replaced && client.MayBe(r.process) && now.Sub(r.at) < state.KilledWithin {
-			r.killed, r.pause = false, 2*MinPause
+func (n *Nacks) Returned(client *subscriptions.Client) {
+	for k, r := range n.all {
+		if r.killed.Returned(client) {
+			r.pause = 2 * MinPause
 			n.persist(k)
 		}
 	}

@@ -40,8 +40,7 @@ func inRig(t *testing.T, test func(r *rig)) {
 func newRig(t *testing.T) *rig {
 	r := &rig{T: t, refers: make(map[string][]xds.Key), began: time.Now()}
 	r.s = state.New(subscriptions.New(time.Minute, func(xds.Key) {}), nil, func() {})
-	r.Nacks = New(Config{
-		State: r.s,
+	r.Nacks = New(r.s, Config{
 		History: func(t *state.Table, name string) *history.History {
 			if e := t.Entry(name); e != nil {
 				return &e.History
@@ -381,7 +380,7 @@ func TestAnOfferThatAClientDoesNotOutliveHasFailed(t *testing.T) {
 		for cause, happens := range map[string]func(){
 			"a cause":                  func() { r.accepts(xds.ClusterType, Accepted{Name: "cause"}) },
 			"an operator":              func() { r.Again(func(xds.Key) bool { return true }, false, time.Now()) },
-			"the process has returned": func() { r.Returned(r.client, time.Now()); started() },
+			"the process has returned": func() { r.Returned(r.client); started() },
 		} {
 			r.Again(func(xds.Key) bool { return true }, false, time.Now())
 			r.run(time.Second, false)
@@ -396,6 +395,29 @@ func TestAnOfferThatAClientDoesNotOutliveHasFailed(t *testing.T) {
 			r.run(time.Hour, true)
 		}
 	})
+}
+
+// It has returned also for what the source has replaced meanwhile, and sends again later.
+func TestAProcessReturnsAlsoForWhatWasReplaced(t *testing.T) {
+	for _, returns := range []bool{true, false} {
+		inRig(t, func(r *rig) {
+			r.rejected(xds.RouteType, "bad")
+			version := r.s.Table(xds.RouteType).Resource("bad").Version
+			r.Again(func(xds.Key) bool { return true }, false, time.Now())
+			r.run(time.Second, false)
+			r.Closed(r.client, map[string][]string{xds.RouteType: {"bad"}})
+			r.put(xds.RouteType, "bad", "another", nil)
+			if returns {
+				r.Returned(r.client)
+			}
+			r.put(xds.RouteType, "bad", version, nil)
+			r.offers = nil
+			r.run(time.Minute, true)
+			if returns == (len(r.offers) == 0) {
+				t.Errorf("returns %v: offered %q", returns, r.offers)
+			}
+		})
+	}
 }
 
 // The source of a response that was NACKed is told when everything of it is accepted, and only if it has sent nothing since.

@@ -27,12 +27,8 @@ type record struct {
 	// judges are the clients that have not answered to the offer. refused is the last reason of those that have NACKed it; "" for none.
 	judges  map[*subscriptions.Client]struct{}
 	refused string
-	// killed says that a client that was sent the last offer went without an answer: it may have ended because of it. build and process are
-	// its build and its process.
-	killed         bool
-	build, process string
-	// replaced says that a new process has come since: that one has ended, and does not come back.
-	replaced bool
+	// killed says that a client that was sent the last offer went without an answer: it may have ended because of it.
+	killed state.Killed
 	// due is when it is offered again; the zero time for not.
 	due time.Time
 	// looked says that refers and conflicts are known: what it refers to, and the addresses and keys that no other resource of its type
@@ -77,7 +73,7 @@ func (n *Nacks) cause(k xds.Key, r *record, of xds.Key, now time.Time) {
 	if r.causes == nil || len(r.causes) == maxCauses {
 		r.causes = make(map[xds.Key]int)
 	}
-	if r.killed && r.causes[of] > 0 {
+	if r.killed.Any() && r.causes[of] > 0 {
 		return // it was a cause before a client ended: what that reveals is known
 	}
 	due := now
@@ -85,7 +81,8 @@ func (n *Nacks) cause(k xds.Key, r *record, of xds.Key, now time.Time) {
 		due = wake.Latest(now, r.at.Add(min(MinPause<<min(times-1, 12), MaxPause)))
 	}
 	r.causes[of]++
-	if r.pause, r.killed = MinPause, false; r.due.IsZero() || due.Before(r.due) {
+	r.pause, r.killed = MinPause, state.Killed{}
+	if r.due.IsZero() || due.Before(r.due) {
 		r.due = due
 	}
 	n.persist(k)

@@ -23,11 +23,8 @@ type stored struct {
 	At      time.Time `json:"at"`
 	Offers  int       `json:"offers,omitempty"`
 	Pause   string    `json:"pause"`
-	Killed  bool      `json:"killed,omitempty"`
-	Build   string    `json:"build,omitempty"`
-	Process string    `json:"process,omitempty"`
-	// Replaced is record.replaced.
-	Replaced bool `json:"replaced,omitempty"`
+	// Killed is omitted if no client went.
+	Killed state.Killed `json:"killed,omitzero"`
 }
 
 // Facts yields the names of which something was NACKed.
@@ -60,7 +57,7 @@ func (n *Nacks) Fact(f state.Fact) (value string, known bool) {
 			return
 		}
 		reason := strings.ToValidUTF8(r.reason[:min(len(r.reason), maxReason)], "")
-		list = append(list, stored{Version: r.version, Reason: reason, At: r.at.UTC().Round(0), Offers: r.offers, Pause: r.pause.String(), Killed: r.killed, Build: r.build, Process: r.process, Replaced: r.replaced})
+		list = append(list, stored{Version: r.version, Reason: reason, At: r.at.UTC().Round(0), Offers: r.offers, Pause: r.pause.String(), Killed: r.killed.Stored()})
 	}
 	for _, r := range n.former[k] {
 		add(r)
@@ -93,7 +90,7 @@ func (n *Nacks) RestoreFact(f state.Fact, value string, now time.Time) (known bo
 			at = now // the clock was set back
 		}
 		n.keep(k, &record{
-			version: s.Version, reason: s.Reason, at: at, offers: s.Offers, pause: min(max(pause, MinPause), state.KilledFor), killed: s.Killed, build: s.Build, process: s.Process, replaced: s.Replaced,
+			version: s.Version, reason: s.Reason, at: at, offers: s.Offers, pause: min(max(pause, MinPause), state.KilledFor), killed: s.Killed.Restored(now),
 			refusers: make(map[*subscriptions.Client]struct{}),
 		})
 	}

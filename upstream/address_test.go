@@ -6,13 +6,17 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
+	"github.com/holdfast-xds/holdfast/upstream/failover"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/grpc/status"
 )
 
 func TestAnInvalidAddressIsRejectedWithTheValidForms(t *testing.T) {
@@ -87,15 +91,115 @@ func TestTheAddressesOfANameAreTriedInTurn(t *testing.T) {
 	dead := lis.Addr().String()
 	_ = lis.Close()
 	_, alive := controlPlane(t)
-	names := manual.NewBuilderWithScheme("dns")
-	names.InitialState(resolver.State{Endpoints: []resolver.Endpoint{
-		{Addresses: []resolver.Address{{Addr: dead}}}, {Addresses: []resolver.Address{{Addr: alive}}},
-	}})
-	err = attempt(t, Config{
-		Addr: "dns:///xds.example.com:443", Security: dial.Security{Plaintext: true},
-		options: []grpc.DialOption{grpc.WithResolvers(names)},
-	})
+	err = attempt(t, Config{Addr: "dns:///xds.example.com:443", Security: dial.Security{Plaintext: true}, names: named(dead, alive)})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// named makes a name that has addresses.
+func named(addrs ...string) resolver.Builder {
+	names := manual.NewBuilderWithScheme("dns")
+	var endpoints []resolver.Endpoint
+	for _, addr := range addrs {
+		endpoints = append(endpoints, resolver.Endpoint{Addresses: []resolver.Address{{Addr: addr}}})
+	}
+	names.InitialState(resolver.State{Endpoints: endpoints})
+	return names
+}
+
+// An address that accepts connections may be full, unavailable, not a control plane at all, or close each connection: the next attempt takes
+// another. Of many clients not all choose the same first.
+func TestAnotherAddressIsTriedAfterOneThatFails(t *testing.T) {
+	fails := func(t *testing.T, err error) string {
+		lis, e := net.Listen("tcp", "127.0.0.1:0")
+		if e != nil {
+			t.Fatal(e)
+		}
+		s := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return err }))
+		go func() { _ = s.Serve(lis) }()
+		t.Cleanup(s.Stop)
+		return lis.Addr().String()
+	}
+	closes := func(t *testing.T) string {
+		lis, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = lis.Close() })
+		go func() {
+			for {
+				conn, err := lis.Accept()
+				if err != nil {
+					return
+				}
+				_ = conn.Close()
+			}
+		}()
+		return lis.Addr().String()
+	}
+	for how, bad := range map[string]func(t *testing.T) string{
+		"full":          func(t *testing.T) string { return fails(t, status.Error(codes.ResourceExhausted, "too many streams")) },
+		"unavailable":   func(t *testing.T) string { return fails(t, status.Error(codes.Unavailable, "not ready")) },
+		"unimplemented": func(t *testing.T) string { return fails(t, status.Error(codes.Unimplemented, "unknown service")) },
+		"it closes":     closes,
+	} {
+		t.Run(how, func(t *testing.T) {
+			_, alive := controlPlane(t)
+			first := 0
+			for range 20 {
+				a := source(t, Config{Addr: "dns:///xds.example.com:443", Security: dial.Security{Plaintext: true}, names: named(bad(t), alive, bad(t))})
+				attempts := 0
+				for answered := false; !answered; attempts++ {
+					if attempts == 3 {
+						t.Fatal("no answer in three attempts at three addresses")
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), limit)
+					err := a.Run(ctx, everyCluster(), func() error {
+						answered = true
+						cancel()
+						return nil
+					})
+					if ctx.Err() != nil && !answered {
+						t.Fatalf("it hangs: %v", err)
+					}
+					cancel()
+				}
+				if attempts == 1 {
+					first++
+				}
+			}
+			if first == 0 || first == 20 && how != "it closes" { // then gRPC takes another within the attempt
+				t.Errorf("the same address was first for all of 20 clients (the good one for %d)", first)
+			}
+		})
+	}
+}
+
+// … and while one does not answer on an open stream, a second stream goes to another.
+func TestAnotherAddressIsTriedWhileOneHangs(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+		<-stream.Context().Done()
+		return nil
+	}))
+	go func() { _ = s.Serve(lis) }()
+	t.Cleanup(s.Stop)
+	_, alive := controlPlane(t)
+	a := source(t, Config{Addr: "dns:///xds.example.com:443", Security: dial.Security{Plaintext: true}, names: named(lis.Addr().String(), alive)})
+	a.dialer.used(alive) // the other one is tried first
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	f := &Failover{Sources: []Source{a}, Timing: failover.Timing{FirstAnswer: 100 * time.Millisecond}, Connected: func(connected bool) {
+		if connected {
+			cancel()
+		}
+	}}
+	began := time.Now()
+	if err := f.Run(ctx, everyCluster()); err != nil || time.Since(began) >= limit {
+		t.Errorf("no answer for %v: %v, %+v", limit, err, f.States())
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-xds/holdfast/internal/dial"
@@ -44,8 +45,8 @@ const (
 	DefaultKeepaliveTimeout = 10 * time.Second
 )
 
-// addresses lists the forms of an upstream address, for errors.
-const addresses = "host:port, unix:PATH, dns:///HOST:PORT, http(s)://HOST or file:DIR"
+// addressForms lists the forms of an upstream address, for errors.
+const addressForms = "host:port, unix:PATH, dns:///HOST:PORT, http(s)://HOST or file:DIR"
 
 // connectTimeout bounds one attempt to connect to one address.
 const connectTimeout = 5 * time.Second
@@ -86,8 +87,9 @@ type Config struct {
 	Observer Observer
 	// Dial replaces the connection in tests; network is tcp or unix.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// options are further options of gRPC, for tests.
+	// options are further options of gRPC, and names makes the resolvers of dns:///, for tests.
 	options []grpc.DialOption
+	names   resolver.Builder
 }
 
 // ADS is a control plane that serves the aggregated discovery service, SotW or Delta.
@@ -99,7 +101,7 @@ type ADS struct {
 
 // NewADS checks the configuration; it does no I/O.
 func NewADS(cfg Config) (*ADS, error) {
-	t, unix, err := dial.Target("upstream", addresses, cfg.Addr)
+	t, unix, err := dial.Target("upstream", addressForms, cfg.Addr)
 	if err != nil {
 		return nil, err
 	}
@@ -197,6 +199,7 @@ func (a *ADS) dial(dialing *dialing) (*grpc.ClientConn, error) {
 		// gRPC would look up a service config in a TXT record, and wait 10 s for a name server
 		// that drops such queries.
 		grpc.WithDisableServiceConfig(),
+		grpc.WithResolvers(inOrder{cmp.Or(a.cfg.names, resolver.Get("dns")), dialing}),
 	}
 	return grpc.NewClient(a.target, append(opts, a.cfg.options...)...)
 }

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc/resolver"
+
 	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
@@ -24,6 +26,9 @@ const (
 	// lookupInterval is the mean time after which the name is looked up and files are read again,
 	// if no address has accepted a connection. Each is random, from a fifth less to a fifth more.
 	lookupInterval = 5 * time.Second
+	// relookInterval is that mean while the name is not found, for relookEarly.
+	relookInterval = time.Second
+	relookEarly    = time.Minute
 	// maxRedialed is how many addresses of one server are tried at once.
 	maxRedialed = 8
 	// spareFor is how long a connection that such an attempt has made may wait for its stream.
@@ -35,8 +40,10 @@ type address struct{ network, addr string }
 
 // dialer makes the connections to one server.
 type dialer struct {
-	// connect replaces the connection in tests.
+	// connect replaces the connection in tests, lookup the name server.
 	connect func(ctx context.Context, network, addr string) (net.Conn, error)
+	lookup  func(ctx context.Context, host string) ([]string, error)
+	addresses
 
 	mu sync.Mutex
 	// spare is a connection to spareTo that an attempt to reconnect made at spareAt; nil for
@@ -53,7 +60,7 @@ func newDialer(connect func(context.Context, string, string) (net.Conn, error)) 
 			KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: tcpIdle, Interval: tcpInterval, Count: tcpProbes},
 		}).DialContext
 	}
-	return &dialer{connect: connect}
+	return &dialer{connect: connect, lookup: net.DefaultResolver.LookupHost}
 }
 
 // dialing tracks the connections of one attempt to open a stream.
@@ -63,6 +70,7 @@ type dialing struct {
 	mu      sync.Mutex
 	reached bool
 	lost    bool      // the other side has closed a connection, or it broke
+	to      string    // the address that has accepted a connection; "" for none
 	closed  []address // addresses that accepted no connection
 }
 
@@ -109,8 +117,43 @@ func (d *dialing) dialGRPC(ctx context.Context, addr string) (net.Conn, error) {
 	return d.dial(ctx, "tcp", addr)
 }
 
+// dialName connects to host:port. Every address of a name is tried.
+func (d *dialing) dialName(ctx context.Context, network, addr string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || net.ParseIP(host) != nil {
+		return d.dial(ctx, network, addr)
+	}
+	hosts, err := d.lookup(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]resolver.Address, len(hosts))
+	for i, host := range hosts {
+		list[i].Addr = net.JoinHostPort(host, port)
+	}
+	var conn net.Conn
+	for _, to := range d.inOrder(list) {
+		if conn, err = d.dial(ctx, network, to.Addr); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return conn, err
+}
+
+// inOrder puts the addresses of the server in the order in which this attempt tries them.
+func (d *dialing) inOrder(list []resolver.Address) []resolver.Address {
+	d.dialer.mu.Lock()
+	first := ""
+	if d.spare != nil {
+		first = d.spareTo.addr
+	}
+	d.dialer.mu.Unlock()
+	return d.order(list, first)
+}
+
 func (d *dialing) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	to := address{network, addr}
+	d.used(addr)
 	conn, err := d.take(to), error(nil)
 	if conn == nil {
 		conn, err = d.connect(ctx, network, addr)
@@ -118,7 +161,7 @@ func (d *dialing) dial(ctx context.Context, network, addr string) (net.Conn, err
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err == nil {
-		d.reached = true
+		d.reached, d.to = true, addr
 		return &connection{Conn: conn, of: d}, nil
 	}
 	if len(d.closed) < maxRedialed {
@@ -128,17 +171,20 @@ func (d *dialing) dial(ctx context.Context, network, addr string) (net.Conn, err
 }
 
 // classify wraps the error that ended an attempt: in an *unreachable if no address accepted a
-// connection, in a *lost if the connection was lost.
+// connection or the name was not found, in a *lost if the connection was lost.
 func (d *dialing) classify(err error) error {
 	d.drop()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.to != "" {
+		d.used(d.to) // others are tried before it
+	}
 	switch {
 	case err == nil:
 		return nil
 	case d.lost:
 		return &lost{err}
-	case d.reached || len(d.closed) == 0:
+	case d.reached || len(d.closed) == 0 && reasonOf(err) != ReasonName:
 		return err
 	}
 	closed := d.closed
@@ -173,11 +219,13 @@ func (l *lost) Unwrap() error { return l.error }
 // await tries to connect to the addresses until one accepts, and keeps that connection for the
 // next attempt. It returns false when ctx or the interval of the next lookup ends first.
 func (d *dialer) await(ctx context.Context, addrs []address, since time.Time) bool {
-	interval := redialInterval
-	if time.Since(since) > redialEarly {
-		interval = redialLate
+	interval, lookup := redialInterval, lookupInterval
+	switch away := time.Since(since); {
+	case away > redialEarly:
+		interval, lookup = redialLate, 2*redialLate
+	case away < relookEarly && len(addrs) == 0:
+		lookup = relookInterval
 	}
-	lookup := max(lookupInterval, 2*interval)
 	ctx, cancel := context.WithTimeout(ctx, lookup*4/5+rand.N(lookup*2/5))
 	defer cancel()
 	var trying sync.WaitGroup
@@ -190,7 +238,9 @@ func (d *dialer) await(ctx context.Context, addrs []address, since time.Time) bo
 			}
 		})
 	}
-	trying.Wait()
+	if trying.Wait(); len(addrs) == 0 {
+		<-ctx.Done()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.spare != nil

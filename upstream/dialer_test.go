@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/resolver"
+
 	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xdstest"
 )
@@ -185,4 +187,70 @@ func TestAConnectionIsLostByAReadOrAWrite(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A name that is not found is looked up again soon: a name server that was away, or a control plane that was made anew, costs no minute.
+func TestANameThatIsNotFoundIsLookedUpAgainSoon(t *testing.T) {
+	for away, about := range map[time.Duration]time.Duration{0: relookInterval, 5 * time.Minute: lookupInterval, 2 * time.Hour: 2 * redialLate} {
+		bubble.Test(t, func(t *testing.T) {
+			d := newDialer(func(context.Context, string, string) (net.Conn, error) { return nil, errDown })
+			d.lookup = func(_ context.Context, host string) ([]string, error) {
+				return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+			}
+			attempt := &dialing{dialer: d}
+			_, err := attempt.dialName(t.Context(), "tcp", "xds.test:1")
+			var missing *unreachable
+			if err = attempt.classify(err); !errors.As(err, &missing) || reasonOf(err) != ReasonName {
+				t.Fatalf("the reason is %v", err)
+			}
+			begun := time.Now()
+			if missing.await(t.Context(), begun.Add(-away)) {
+				t.Error("it was not found, and accepts connections")
+			}
+			if took := time.Since(begun); (took - about).Abs() > about/5 {
+				t.Errorf("after %s it is looked up again after %s, want about %s", away, took, about)
+			}
+		})
+	}
+}
+
+// REST and gRPC try every address of a name, each attempt in another order, and first the one that has accepted a connection just now.
+func TestEveryAddressOfANameIsTried(t *testing.T) {
+	const good = "192.0.2.2:1"
+	tried := make(map[string]bool)
+	d := newDialer(func(_ context.Context, _, addr string) (net.Conn, error) {
+		tried[addr] = true
+		if addr != good {
+			return nil, errDown
+		}
+		client, _ := net.Pipe()
+		return client, nil
+	})
+	d.lookup = func(context.Context, string) ([]string, error) {
+		return []string{"192.0.2.1", "192.0.2.2", "2001:db8::1"}, nil
+	}
+	conn, err := (&dialing{dialer: d}).dialName(t.Context(), "tcp", "xds.test:1")
+	if err != nil || conn == nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	attempt := &dialing{dialer: d}
+	list := attempt.inOrder([]resolver.Address{{Addr: good}, {Addr: "192.0.2.1:1"}, {Addr: "[2001:db8::1]:1"}, {Addr: "192.0.2.9:1"}})
+	if list[0].Addr == good || len(list) != 4 {
+		t.Errorf("%v: one that was just used is first", list)
+	}
+	if !d.redial(t.Context(), address{"tcp", good}) {
+		t.Fatal("it does not accept")
+	}
+	if list := attempt.inOrder(list); list[0].Addr != good {
+		t.Errorf("%v: one that has just accepted is not first", list)
+	}
+	d.lookup = func(context.Context, string) ([]string, error) { return []string{"192.0.2.7"}, nil }
+	if _, err := attempt.dialName(t.Context(), "tcp", "xds.test:1"); !errors.Is(err, errDown) || d.several() {
+		t.Errorf("%v, several %v", err, d.several())
+	}
+	if _, err := attempt.dialName(t.Context(), "tcp", "[2001:db8::7]:1"); !errors.Is(err, errDown) || !tried["[2001:db8::7]:1"] {
+		t.Errorf("an address: %v", err)
+	}
+	d.drop()
 }

@@ -135,6 +135,12 @@ func (f *Failover) lastMessage(i int) (time.Time, bool) {
 	return m.LastMessage(), true
 }
 
+// several reports whether a source has another address than that of its newest run.
+func (f *Failover) several(i int) bool {
+	s, ok := f.Sources[i].(interface{ Several() bool })
+	return ok && s.Several()
+}
+
 // Contact returns when a source last answered: now, if one is connected and not stale; the zero
 // time if none is connected.
 func (f *Failover) Contact() time.Time {
@@ -205,7 +211,7 @@ func (f *Failover) newMachine() *failover.Machine {
 			StaleAfter:      cmp.Or(f.StaleAfter, DefaultStaleAfter),
 			ReconnectSpread: f.ReconnectSpread,
 		},
-		Lacking: f.Lacking, Holding: f.Holding, LastMessage: f.lastMessage, Random: rand.N[time.Duration],
+		Lacking: f.Lacking, Holding: f.Holding, LastMessage: f.lastMessage, Several: f.several, Random: rand.N[time.Duration],
 	}, time.Now())
 }
 

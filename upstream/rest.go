@@ -85,7 +85,7 @@ func (r *REST) Run(ctx context.Context, state State, answered func() error) erro
 	dialing := &dialing{dialer: r.dialer}
 	transport := &http.Transport{
 		TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute,
-		DialContext: dialing.dial, Proxy: http.ProxyFromEnvironment,
+		DialContext: dialing.dialName, Proxy: http.ProxyFromEnvironment,
 	}
 	defer transport.CloseIdleConnections()
 	w := &restWire{

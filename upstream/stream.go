@@ -104,6 +104,9 @@ func (s *server) Open() bool {
 	return len(s.streams) > 0
 }
 
+// Several reports whether the server's name has more than one address.
+func (s *server) Several() bool { return s.dialer.several() }
+
 // TakeLocks takes and releases the locks of the streams, for a watchdog.
 func (s *server) TakeLocks() {
 	s.mu.Lock()

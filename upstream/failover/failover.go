@@ -13,6 +13,8 @@
 //     lived for StableAfter; and after a lost connection, up to MaxShort times in a row;
 //   - a source that asks for another stream, because it stops or to balance its clients, has not failed: it stays
 //     active while the next run is opened, at once, and is lost when that run fails;
+//   - a source that loses its connection before it answers is retried within MaxLost: a load balancer may have nothing behind it yet;
+//   - while a source that has several addresses does not answer, a second run of it is opened, which goes to another one;
 //   - a source that has no room for this client is retried after the time that it names, and the next source is
 //     opened at once;
 //   - when the active source has been silent for StaleAfter, a second run of it is opened, and the
@@ -37,6 +39,9 @@ const StableAfter = 10 * time.Second
 // failure of the server: a load balancer that closes each connection, or a control plane that
 // crashes on the requests.
 const MaxShort = 30
+
+// MaxLost bounds the pause after an attempt that lost its connection before it was answered.
+const MaxLost = 5 * time.Second
 
 // MaxFull bounds the time for which a source that has no room asks its client to stay away. Up to half as much again is
 // added at random, so that the clients that were sent away do not come back together.
@@ -72,6 +77,8 @@ type Config struct {
 	Lacking, Holding func() bool
 	// LastMessage returns when a source last sent anything; false if it does not record that.
 	LastMessage func(source int) (time.Time, bool)
+	// Several reports whether a source has another address than that of its newest run; nil for no.
+	Several func(source int) bool
 	// Random returns a random duration below a positive one.
 	Random func(time.Duration) time.Duration
 }
@@ -170,7 +177,7 @@ type source struct {
 	State
 	phase phase
 	// first is the run of the current attempt. second is the run that was opened because first was
-	// silent for StaleAfter. Both are 0 if there is none.
+	// silent for StaleAfter, or does not answer. Both are 0 if there is none.
 	first, second Run
 	answered      bool      // first has answered
 	begun         time.Time // when first was opened
@@ -302,10 +309,23 @@ func (m *Machine) checkSilence(now time.Time, i int) {
 	switch {
 	case !s.answered:
 		m.unanswered(now, i)
+		m.tryAnother(now, i)
 	case s.second != 0:
 		m.silence(i, fmt.Errorf("a second stream, since nothing has come for %s: no answer for %s", m.cfg.StaleAfter, m.cfg.FirstAnswer))
 	case !s.secondAfter.After(now):
 		s.Stale = m.active == i // any source that answers may take over from it
+		s.second = m.run(i)
+	}
+}
+
+// tryAnother opens a second run of a source that does not answer, if it has another address. One that does not answer either is closed.
+func (m *Machine) tryAnother(now time.Time, i int) {
+	s := &m.sources[i]
+	switch {
+	case s.second != 0:
+		m.emit(Output{Op: Close, Source: i, Run: s.second})
+		s.second, s.secondAfter = 0, now.Add(m.cfg.MaxBackoff)
+	case !s.secondAfter.After(now) && m.cfg.Several != nil && m.cfg.Several(i):
 		s.second = m.run(i)
 	}
 }
@@ -371,6 +391,10 @@ func (m *Machine) Answered(now time.Time, i int, r Run) (use bool) {
 		return false
 	}
 	previous, before := m.current, m.active
+	if other := s.first + s.second - r; other != 0 && !s.answered { // the one that does not answer
+		m.emit(Output{Op: Close, Source: i, Run: other})
+		s.first, s.second = r, 0
+	}
 	if r == s.second {
 		s.first, s.second = r, 0
 	}
@@ -407,8 +431,12 @@ func (m *Machine) Ended(now time.Time, i int, r Run, how End, after time.Duratio
 	switch r {
 	case s.first:
 	case s.second:
-		s.second, s.secondAfter, s.checkAt = 0, now.Add(m.cfg.MaxBackoff), now.Add(m.cfg.MaxBackoff)
-		m.silence(i, fmt.Errorf("a second stream, since nothing has come for %s: %w", m.cfg.StaleAfter, err))
+		pause, silent := m.cfg.MaxBackoff, m.cfg.StaleAfter
+		if !s.answered {
+			pause, silent = m.cfg.FirstAnswer, m.cfg.FirstAnswer
+		}
+		s.second, s.secondAfter, s.checkAt = 0, now.Add(pause), now.Add(pause)
+		m.silence(i, fmt.Errorf("a second stream, since nothing has come for %s: %w", silent, err))
 		return
 	default:
 		return // another run of the source has taken over
@@ -511,6 +539,9 @@ func (m *Machine) nextAttempt(now time.Time, i int, how End, answered bool, afte
 		m.reportIfAllFailed()
 	}
 	failure.Pause = m.pause(s.backoff)
+	if how == Lost && !answered {
+		failure.Pause = min(failure.Pause, m.pauseBelow(MaxLost))
+	}
 	if how == Full && after > 0 {
 		after = min(max(after, m.cfg.MinBackoff), MaxFull)
 		failure.Pause = after + m.cfg.Random(after/2+1)
@@ -526,6 +557,10 @@ func (m *Machine) pause(n int) time.Duration {
 	if bound <= 0 || bound > m.cfg.MaxBackoff {
 		bound = m.cfg.MaxBackoff
 	}
+	return m.pauseBelow(bound)
+}
+
+func (m *Machine) pauseBelow(bound time.Duration) time.Duration {
 	return m.cfg.Random(max(bound, m.cfg.ReconnectSpread)) + time.Millisecond
 }
 

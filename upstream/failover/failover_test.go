@@ -24,7 +24,8 @@ import (
 //	reached S       the source accepts connections again; "lookup S": look up its name again
 //	message S       the source has sent something
 //	after D         time passes, and Tick is called whenever the machine has asked for it
-//	lacking on      Config.Lacking returns true (off: false); "holding" sets Config.Holding
+//	lacking on      Config.Lacking returns true (off: false); "holding" sets Config.Holding, and
+//	                "several" Config.Several of all sources
 //	state S         prints the State of the source
 func TestTranscripts(t *testing.T) {
 	for _, tr := range xdstest.Transcripts(t, "testdata/failover.txt") {
@@ -42,6 +43,7 @@ type talk struct {
 	m                *Machine
 	now, next        time.Time
 	lacking, holding bool
+	several          bool
 	last             map[int]time.Time
 	got              []string
 }
@@ -54,6 +56,7 @@ func (tk *talk) start(sources int, spread time.Duration) {
 		},
 		Lacking: func() bool { return tk.lacking }, Holding: func() bool { return tk.holding },
 		LastMessage: func(i int) (time.Time, bool) { return tk.last[i], true },
+		Several:     func(int) bool { return tk.several },
 		Random:      func(d time.Duration) time.Duration { return d / 2 },
 	}, tk.now)
 	tk.next = tk.now
@@ -107,6 +110,8 @@ func (tk *talk) do(command, arg string, more []string) error {
 		tk.last[sourceOf(arg)] = tk.now
 	case "lacking":
 		tk.lacking = arg == "on"
+	case "several":
+		tk.several = arg == "on"
 	case "holding":
 		tk.holding = arg == "on"
 	case "after":

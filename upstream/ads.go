@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -122,7 +123,7 @@ func (a *ADS) Run(ctx context.Context, state State, answered func() error) (err 
 	dialing, heard := &dialing{dialer: a.dialer}, false
 	defer func() {
 		a.ended(err, heard)
-		err = dialing.classify(a.hide(err))
+		err = dialing.classify(a.hide(a.explain(err)))
 	}()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -165,6 +166,15 @@ func (a *ADS) Forward(ctx context.Context, method string) (grpc.ClientStream, er
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
 	return conn.NewStream(ctx, bidirectional, method)
+}
+
+// explain adds to the error of an attempt what may have been meant.
+func (a *ADS) explain(err error) error {
+	if a.cfg.Form == xds.SotW && status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "received message larger than max") &&
+		!strings.Contains(err.Error(), fmt.Sprintf("vs. %d)", a.cfg.MaxMessage)) { // which is what this side takes
+		return fmt.Errorf("%w (a request has all names in state of the world, and is larger than the server takes: raise its limit, or use --upstream-protocol delta, which splits it)", err)
+	}
+	return a.cfg.Explain(err)
 }
 
 // connect makes the connection of one attempt, and the context of its stream.

@@ -127,8 +127,9 @@ type subscription struct {
 	sentWildcard, keepsLegacyWildcard bool
 	add                               map[string]struct{} // Delta: not sent yet
 	drop                              map[string]struct{}
-	renamed                           bool // SotW: the names changed since they were sent
-	needsNewStream                    bool // see Reopen
+	listed                            map[string]string // Delta: what the first request listed, while names of it are not sent yet
+	renamed                           bool              // SotW: the names changed since they were sent
+	needsNewStream                    bool              // see Reopen
 	// awaited holds the requested names that the server has not answered yet, with the timeout of
 	// each.
 	awaited map[string]time.Time
@@ -658,15 +659,20 @@ func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Ti
 			req.Initial[slices.Min(slices.Collect(maps.Keys(req.Initial)))] = UnknownVersion
 		}
 		s.mustAnswer = s.mustAnswer || len(req.Initial) > 0
+		sub.split(req)
 		s.awaitNames(sub, req.Subscribe, req.Initial, now)
 		return req, time.Time{}
 	}
 	if len(sub.add)+len(sub.drop) > 0 {
 		sub.sendWildcard()
 		req := &Request{Subscribe: slices.Sorted(maps.Keys(sub.add)), Unsubscribe: slices.Sorted(maps.Keys(sub.drop))}
-		s.awaitNames(sub, req.Subscribe, nil, now)
 		clear(sub.add)
 		clear(sub.drop)
+		sub.split(req)
+		s.awaitNames(sub, req.Subscribe, sub.listed, now)
+		if len(sub.add) == 0 {
+			sub.listed = nil
+		}
 		return req, time.Time{}
 	}
 	a, next := sub.dueAnswer(now)
@@ -676,6 +682,63 @@ func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Ti
 	}
 	return &Request{Nonce: a.nonce, NACK: a.nack}, time.Time{}
 }
+
+// maxRequest bounds the bytes of names and versions in one Delta request, so that with the Node it is below 1 MiB: servers take 4 MiB by
+// default (gRPC), and proxies between may take less.
+const maxRequest = 7 << 17
+
+// split leaves names for the next request that do not fit into this one, and versions that do not fit: what they are of is sent again. A
+// wildcard's versions are all in the first request, because a server reports the removal of what is listed only (xDS specification, "Client
+// initialization" of the incremental protocol).
+func (sub *subscription) split(req *Request) {
+	size := 0
+	for name, version := range req.Initial {
+		size += len(name) + len(version) + entrySize
+	}
+	for _, names := range [][]string{req.Subscribe, req.Unsubscribe} {
+		for _, name := range names {
+			size += len(name) + nameSize
+		}
+	}
+	if size <= maxRequest {
+		return
+	}
+	size = 0
+	for _, name := range slices.Sorted(maps.Keys(req.Initial)) {
+		_, subscribed := sub.names[name]
+		if more := len(name) + len(req.Initial[name]) + entrySize; !subscribed || size+more <= maxRequest*3/4 {
+			size += more
+		} else {
+			delete(req.Initial, name)
+		}
+	}
+	if len(req.Initial) > 0 {
+		sub.listed = req.Initial
+	}
+	later := func(names []string) (fit, rest []string) {
+		for i, name := range names {
+			if size += len(name) + nameSize; size > maxRequest && i > 0 {
+				return names[:i], names[i:]
+			}
+		}
+		return names, nil
+	}
+	var rest []string
+	req.Subscribe, rest = later(req.Subscribe)
+	for _, name := range rest {
+		sub.add[name] = struct{}{}
+	}
+	req.Unsubscribe, rest = later(req.Unsubscribe)
+	for _, name := range rest {
+		sub.drop[name] = struct{}{}
+	}
+}
+
+// The bytes of a name in a list, and of an entry of a map, beside its texts (protocol buffers).
+const (
+	nameSize  = 4
+	entrySize = 12
+)
 
 // nextSotW returns the next SotW request of a type, which always contains all names.
 func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Time) {

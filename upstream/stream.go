@@ -116,6 +116,7 @@ func (s *server) TakeLocks() {
 		watchdog.Lock(&st.mu)
 	}
 	watchdog.Lock(&s.dialer.mu)
+	watchdog.Lock(&s.dialer.addresses.mu)
 }
 
 // LastMessage returns when a response last came; the zero time for never.

@@ -106,6 +106,9 @@ func (s *stream) checkSet(k kind, set map[string]int) {
 		if !v.resumed && (w.nacked[item{k, name, word}] || w.nacked[item{k, name, content}]) {
 			continue // a client without a version does not say that it has anything
 		}
+		if content != word && w.deadly(k, name) {
+			continue // it holds what nobody has ACKed, and what came after is sent to none (design.md I7)
+		}
 		if set[name] == 0 && v.covers(name) && !w.gone(k, name) {
 			w.fail(2, "client %d has %s, which is left out and was not said to be gone", c.id, item{k, name, content})
 		}
@@ -335,6 +338,13 @@ func (w *world) refusedAny(c *client, k kind) bool {
 func (w *world) buildEnded(c *client, it item) bool {
 	return w.upgrades && slices.ContainsFunc(w.cache.Resources(it.k.url()), func(r cache.ResourceStatus) bool {
 		return r.Name == it.name && r.BuildEnded && r.Build == buildNames[c.build]
+	})
+}
+
+// deadly reports whether a client did not outlive what is current of a name, of which nothing else was accepted.
+func (w *world) deadly(k kind, name string) bool {
+	return slices.ContainsFunc(w.cache.Resources(k.url()), func(r cache.ResourceStatus) bool {
+		return r.Name == name && r.Acked == nil && r.Tries != nil && r.Tries.Killed
 	})
 }
 

@@ -55,6 +55,7 @@ func (s *state) Synced(_, typeURL string, _ time.Time) {
 }
 
 func (s *state) RequestAgain() time.Time { return time.Time{} }
+func (s *state) Agreed(string, string)   {}
 func (s *state) AgentReport() xds.AgentReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()

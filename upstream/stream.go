@@ -577,6 +577,7 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 		now := time.Now()
 		st.mu.Lock()
 		completed, completedAt := st.machine.Completed(now)
+		agreed, agreedAt := st.machine.Agreed(now)
 		overdue, overdueAt := st.machine.Overdue(now)
 		var req *session.Request
 		var next time.Time
@@ -584,13 +585,16 @@ func (st *stream) flush(ctx context.Context, node **corev3.Node) (time.Time, err
 		if !reopen {
 			req, next = st.machine.Next(now)
 		}
-		next = wake.Earliest(next, completedAt, overdueAt)
+		next = wake.Earliest(next, completedAt, agreedAt, overdueAt)
 		if st.wakeAt = next; req != nil {
 			st.wakeAt = time.Time{}
 		}
 		st.mu.Unlock()
 		for _, typeURL := range completed {
 			st.state.Synced(st.server.Name(), typeURL, st.opened)
+		}
+		for _, typeURL := range agreed {
+			st.state.Agreed(st.server.Name(), typeURL)
 		}
 		for _, u := range overdue {
 			st.server.log.Warn("no answer from the control plane for requested resources",

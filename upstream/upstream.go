@@ -31,6 +31,8 @@ type State interface {
 	// missing resource is known not to exist (design.md section 3). requestedAt is
 	// Update.RequestedAt.
 	Synced(source, typeURL string, requestedAt time.Time)
+	// Agreed records that the source has the versions of a type that Cached returned, and has said nothing of them because of that.
+	Agreed(source, typeURL string)
 	// RequestAgain returns a time: a source whose stream was opened before it must request
 	// everything again on a new stream, because removals are delayed until they are confirmed. It
 	// is the zero time while no removal is delayed. The channels of all Subscriptions receive a

@@ -223,6 +223,13 @@ func (c *Cache) Synced(source, typeURL string, asked time.Time) {
 	c.finish(e)
 }
 
+// Agreed records that a source has what is cached of a type, with the versions that it issued: it is asked for what is not listed with one.
+func (c *Cache) Agreed(source, typeURL string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.state.Existing(typeURL).ConfirmAll(c.state.Sources.ID(source))
+}
+
 // SetConnected records whether an upstream answers. While none does, leases do not expire (I11).
 func (c *Cache) SetConnected(connected bool) {
 	c.mu.Lock()

@@ -175,11 +175,11 @@ type Subscriptions struct {
 
 // Subscriptions opens a view of what sources are asked for. The caller must close it.
 func (c *Cache) Subscriptions() *Subscriptions {
-	return c.newSubscriptions(func(k xds.Key) bool { return !c.state.IsLocal(k) })
+	return newSubscriptions(c, func(k xds.Key) bool { return !c.state.IsLocal(k) })
 }
 
 // newSubscriptions opens a view of the names for which of returns true. It takes the cache's lock.
-func (c *Cache) newSubscriptions(of func(xds.Key) bool) *Subscriptions {
+func newSubscriptions(c *Cache, of func(xds.Key) bool) *Subscriptions {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return &Subscriptions{c, c.state.Union.View(of)}
@@ -241,4 +241,4 @@ func (s *Subscriptions) Close() {
 }
 
 // LocalSubscriptions opens a view of the subscriptions to resources that the agent itself makes.
-func (c *Cache) LocalSubscriptions() *Subscriptions { return c.newSubscriptions(c.state.IsLocal) }
+func (c *Cache) LocalSubscriptions() *Subscriptions { return newSubscriptions(c, c.state.IsLocal) }

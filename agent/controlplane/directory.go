@@ -112,6 +112,7 @@ func (d *directory) ready() error {
 func (d *directory) Node() *corev3.Node                    { return nil }
 func (d *directory) Subscriptions() upstream.Subscriptions { return nil }
 func (d *directory) RequestAgain() time.Time               { return time.Time{} }
+func (d *directory) Agreed(string, string)                 {}
 func (d *directory) AgentReport() (r xds.AgentReport)      { return r }
 func (d *directory) Nacked(_, _ string) []string           { return nil }
 

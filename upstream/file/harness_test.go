@@ -40,6 +40,8 @@ func (f *state) Subscriptions() upstream.Subscriptions { return nil }
 // RequestAgain returns requestAgain.
 func (f *state) AgentReport() (r xds.AgentReport) { return r }
 
+func (f *state) Agreed(string, string) {}
+
 func (f *state) RequestAgain() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()

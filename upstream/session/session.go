@@ -130,6 +130,9 @@ type subscription struct {
 	listed                            map[string]string // Delta: what the first request listed, while names of it are not sent yet
 	renamed                           bool              // SotW: the names changed since they were sent
 	needsNewStream                    bool              // see Reopen
+	// agreesAt is when the server counts as having the versions that the first request listed, if it has answered anything; the zero time
+	// for never.
+	agreesAt time.Time
 	// awaited holds the requested names that the server has not answered yet, with the timeout of
 	// each.
 	awaited map[string]time.Time
@@ -447,6 +450,28 @@ func (s *Session) Completed(now time.Time) (types []string, next time.Time) {
 	return types, next
 }
 
+// Agreed returns the types of which the server has what the first request listed with its version, each once, and when Agreed must be called
+// again; the zero time for never. A server need not answer what it has nothing new of (protocol.md 3.2, 7.10), so that its silence says it
+// once it has answered something else.
+func (s *Session) Agreed(now time.Time) (types []string, next time.Time) {
+	if !s.answered {
+		return nil, time.Time{}
+	}
+	for _, sub := range s.begun {
+		switch {
+		case sub.agreesAt.IsZero():
+		case s.cfg.Form == xds.SotW && sub.answered:
+			sub.agreesAt = time.Time{} // the response has it all
+		case sub.agreesAt.After(now):
+			next = wake.Earliest(next, sub.agreesAt)
+		default:
+			sub.agreesAt = time.Time{}
+			types = append(types, sub.url)
+		}
+	}
+	return types, next
+}
+
 // Overdue returns the requested names that the server did not answer in time, each once, in one
 // update for each type, and when Overdue must be called again; the zero time for never.
 func (s *Session) Overdue(now time.Time) (updates []xds.Update, next time.Time) {
@@ -651,6 +676,8 @@ func (s *Session) nextDelta(sub *subscription, now time.Time) (*Request, time.Ti
 		for name, version := range req.Initial {
 			if version == "" {
 				req.Initial[name], forced = UnknownVersion, true
+			} else {
+				sub.agreesAt = now.Add(AnswerTimeout)
 			}
 		}
 		if len(req.Initial) > 0 && !forced {
@@ -750,7 +777,9 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 		req.Names = sub.requestNames()
 		cached := s.cfg.Cached(sub.url)
 		current := s.cfg.Versions[sub.url].isCurrent(sub, req.Names, cached)
-		if !current {
+		if current {
+			sub.agreesAt = now.Add(AnswerTimeout)
+		} else {
 			req.Version = s.noVersion(sub.url)
 		}
 		if sub.answerable = allCached(req.Names, cached); !current && sub.answerable {

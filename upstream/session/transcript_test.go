@@ -289,6 +289,10 @@ func (tk *talk) drain() {
 		for _, url := range settled {
 			tk.got = append(tk.got, "settled "+xds.Short(url))
 		}
+		agreed, agrees := tk.machine.Agreed(tk.now)
+		for _, url := range agreed {
+			tk.got = append(tk.got, "agreed "+xds.Short(url))
+		}
 		overdue, timeout := tk.machine.Overdue(tk.now)
 		for _, u := range overdue {
 			for _, name := range u.Removed {
@@ -304,7 +308,7 @@ func (tk *talk) drain() {
 		}
 		req, at := tk.machine.Next(tk.now)
 		if req == nil {
-			tk.wake = wake.Earliest(completed, timeout, at)
+			tk.wake = wake.Earliest(completed, agrees, timeout, at)
 			return
 		}
 		tk.got = append(tk.got, tk.request(req))

@@ -42,8 +42,12 @@ func (s Snapshot) Lookup(typeURL, name string) xds.Item {
 // served returns what is served of a name or an alias whose entry is e; nil for none.
 func (s Snapshot) served(t *state.Table, name string, e *contents.Entry) xds.Item {
 	item, by := s.c.changer.Features.Served(t, name, e)
-	item = s.c.builds.Item(s.w.subscriptions.Build, e, item, by != nil, s.w.resumes)
-	item.Ended = item.Status == xds.Nacked && item.Current != nil && s.c.nacks.Killed(t.Key(item.Current.Name))
+	if s.c.builds.Any() {
+		item = s.c.builds.Item(s.w.subscriptions.Build, e, item, by != nil, s.w.resumes)
+	}
+	if item.Status == xds.Nacked && item.Current != nil {
+		item.Ended = s.c.nacks.Killed(t.Key(item.Current.Name))
+	}
 	return item
 }
 

@@ -213,7 +213,7 @@ func (w *Watch) Ack(typeURL string, accepted []*xds.Resource, removed []string) 
 
 // started offers a new process what others NACKed of a type, once it has answered to what was accepted.
 func (w *Watch) started(t *state.Table, e *state.Event) {
-	if !w.resumes {
+	if !w.resumes && (w.c.nacks.Any() || w.c.builds.Any()) {
 		w.c.nacks.Came(w.subscriptions.Opened)
 		w.c.nacks.Started(t, w.judged, w.subscriptions.Build, e.Now)
 		w.c.builds.Started(w.subscriptions, t, w.judged, e)

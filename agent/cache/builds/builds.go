@@ -241,6 +241,9 @@ func (b *Builds) After(x *state.Change) {
 	}
 }
 
+// Any reports whether the builds accepted different contents of any name.
+func (b *Builds) Any() bool { return len(b.records) > 0 }
+
 // Item returns what a client of a build is served of a name, whose entry is e and of which others are served item. replaced says that this
 // is served in place of the newest content, so that nothing is tried, and resumes that the client has something already: it is sent the newest
 // content as any other, because it is not known what it has, and keeps that if it NACKs it.

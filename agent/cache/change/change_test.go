@@ -45,6 +45,8 @@ func (r *recorder) Repeated(_ *state.Table, e *contents.Entry) {
 	r.hear("repeated %s", e.Current().Name)
 }
 
+func (*recorder) Serving(*state.Table) bool { return true }
+
 func (r *recorder) Serve(_ *state.Table, name string, _ *contents.Entry) (xds.Item, bool) {
 	content, ok := r.serves[name]
 	return xds.Item{Current: content, Acked: content, Status: xds.Acked}, ok

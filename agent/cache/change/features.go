@@ -35,6 +35,8 @@ type (
 // Server is a feature that says what is served of a name or an alias, in place of the newest content; e is nil for one without an
 // entry.
 type Server interface {
+	// Serving reports whether it says so of any name of a type. It is asked before the others.
+	Serving(t *state.Table) bool
 	Serve(t *state.Table, name string, e *contents.Entry) (item xds.Item, serves bool)
 	// Unlisted yields the names of a type without an entry, of which something may be served.
 	Unlisted(t *state.Table) iter.Seq[string]
@@ -88,6 +90,9 @@ func (l *Features) Served(t *state.Table, name string, e *contents.Entry) (xds.I
 		return xds.Item{}, nil
 	}
 	for _, s := range l.servers {
+		if !s.Serving(t) {
+			continue
+		}
 		if item, serves := s.Serve(t, name, e); serves {
 			if e == nil && item.Current == nil && !item.NotFound {
 				item.NotFound = t.NotFound(name)
@@ -105,6 +110,9 @@ func (l *Features) Served(t *state.Table, name string, e *contents.Entry) (xds.I
 func (l *Features) Unlisted(t *state.Table) iter.Seq2[xds.Item, Server] {
 	return func(yield func(xds.Item, Server) bool) {
 		for _, s := range l.servers {
+			if !s.Serving(t) {
+				continue
+			}
 			for name := range s.Unlisted(t) {
 				if item, by := l.Served(t, name, nil); by == s && item.Current != nil && !yield(item, s) {
 					return

@@ -228,11 +228,11 @@ func (f *Feature) Ack(t *state.Table, e *contents.Entry, r *xds.Resource) (taken
 	return e != nil && f.Active() && f.HoldsBack(t.Key(r.Name)) && e.Current().Version != r.Version
 }
 
+// Serving reports whether there is a fallback.
+func (f *Feature) Serving(*state.Table) bool { return f.Active() }
+
 // Serve says that the stable content of a suspect is served. Without one the name is served as one that does not exist.
 func (f *Feature) Serve(t *state.Table, name string, e *contents.Entry) (xds.Item, bool) {
-	if !f.Active() {
-		return xds.Item{}, false
-	}
 	if e != nil {
 		name = e.Current().Name
 	}
@@ -246,9 +246,6 @@ func (f *Feature) Serve(t *state.Table, name string, e *contents.Entry) (xds.Ite
 // Unlisted yields the names of a type that have no resource, and whose stable content is served.
 func (f *Feature) Unlisted(t *state.Table) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		if !f.Active() {
-			return
-		}
 		for name := range f.stable.Removed(t.URL) {
 			if t.Entry(name) == nil && f.HoldsBack(t.Key(name)) && !yield(name) {
 				return

@@ -144,7 +144,12 @@ func (p *Pins) Any() bool { return len(p.pins) > 0 }
 func (p *Pins) Of(k xds.Key) *Pin { return p.pins[k] }
 
 // Count returns the number of pins of a type.
-func (p *Pins) Count(typeURL string) int { return p.types[typeURL] }
+func (p *Pins) Count(typeURL string) int {
+	if len(p.pins) == 0 {
+		return 0
+	}
+	return p.types[typeURL]
+}
 
 // Set pins a name, also if it is pinned.
 func (p *Pins) Set(k xds.Key, pin *Pin) {

@@ -255,11 +255,11 @@ func (f *Freezer) Current(k xds.Key) (r *xds.Resource, pinned bool) {
 	return pin.Current(), true
 }
 
+// Serving reports whether a name of a type is pinned.
+func (f *Freezer) Serving(t *state.Table) bool { return f.pins.Count(t.URL) > 0 }
+
 // Serve says that what is pinned under a name or an alias is served.
 func (f *Freezer) Serve(t *state.Table, name string, e *contents.Entry) (xds.Item, bool) {
-	if f.pins.Count(t.URL) == 0 {
-		return xds.Item{}, false
-	}
 	if e != nil {
 		name = e.Current().Name
 	}
@@ -280,9 +280,6 @@ func (f *Freezer) Serve(t *state.Table, name string, e *contents.Entry) (xds.Ite
 // Unlisted yields the names of a type that are pinned and have no resource.
 func (f *Freezer) Unlisted(t *state.Table) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		if f.pins.Count(t.URL) == 0 {
-			return
-		}
 		for k := range f.pins.All() {
 			if k.Type == t.URL && t.Entry(k.Name) == nil && !yield(k.Name) {
 				return

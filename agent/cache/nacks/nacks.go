@@ -243,6 +243,9 @@ func anyAccepted(t *state.Table) bool {
 	return false
 }
 
+// Any reports whether anything is known that was NACKed.
+func (n *Nacks) Any() bool { return len(n.records)+len(n.former) > 0 }
+
 // Watching reports whether anything was NACKed, so that Accepted has something to do.
 func (n *Nacks) Watching() bool { return len(n.records) > 0 }
 

@@ -65,6 +65,8 @@ type Config struct {
 	// Form is the form of ADS streams; 0 means xds.Delta.
 	Form xds.Form
 	dial.Security
+	// Proxy says through which proxy the server is reached. If that does not let an ADS stream through, it is reached directly.
+	Proxy dial.Proxy
 	// Headers are sent as metadata of every ADS stream, and with every REST request.
 	Headers    map[string]string
 	MaxMessage int // bytes
@@ -120,9 +122,11 @@ func NewADS(cfg Config) (*ADS, error) {
 
 // Run opens one stream and writes its responses to the state until it ends, and returns why: never nil.
 func (a *ADS) Run(ctx context.Context, state State, answered func() error) (err error) {
-	dialing, heard := &dialing{dialer: a.dialer}, false
+	dialing, heard, speaks := &dialing{dialer: a.dialer}, false, false
 	defer func() {
-		a.ended(err, heard)
+		if a.ended(err, heard); !speaks {
+			a.dialer.unheard()
+		}
 		err = dialing.classify(a.hide(a.explain(err)))
 	}()
 	ctx, cancel := context.WithCancel(ctx)
@@ -142,7 +146,10 @@ func (a *ADS) Run(ctx context.Context, state State, answered func() error) (err 
 	}
 	a.conn.Store(conn)
 	defer a.conn.CompareAndSwap(conn, nil)
-	heard, err = a.server.run(ctx, cancel, grpcWire{stream, a.cfg.Form}, state, answered)
+	heard, err = a.server.run(ctx, cancel, grpcWire{stream, a.cfg.Form}, state, func() error {
+		speaks = true
+		return answered()
+	})
 	return err
 }
 
@@ -197,11 +204,22 @@ func (a *ADS) dial(dialing *dialing) (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, err
 	}
+	target, timeout := a.target, connectTimeout
+	if host := a.host(); host != "" {
+		if dialing.proxy, err = a.cfg.Proxy.For(host); err != nil {
+			return nil, fmt.Errorf("--upstream-proxy %s: %w", a.cfg.Proxy, err)
+		}
+		if dialing.proxy != nil { // which resolves the name
+			target, timeout = "passthrough:///"+host, 3*connectTimeout
+		} else {
+			a.dialer.took("", false)
+		}
+	}
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(a.cfg.MaxMessage)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: a.cfg.KeepaliveTime, Timeout: a.cfg.KeepaliveTimeout}),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: timeout}),
 		grpc.WithStaticStreamWindowSize(window),
 		grpc.WithStaticConnWindowSize(window),
 		grpc.WithUserAgent(xds.AgentUserAgent),
@@ -211,7 +229,17 @@ func (a *ADS) dial(dialing *dialing) (*grpc.ClientConn, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithResolvers(inOrder{cmp.Or(a.cfg.names, resolver.Get("dns")), dialing}),
 	}
-	return grpc.NewClient(a.target, append(opts, a.cfg.options...)...)
+	return grpc.NewClient(target, append(opts, a.cfg.options...)...)
+}
+
+// host returns host:port of the server; "" for a Unix socket, and for a name that a name server of its own resolves.
+func (a *ADS) host() string {
+	for _, prefix := range [...]string{"dns:///", "passthrough:///"} {
+		if host, is := strings.CutPrefix(a.target, prefix); is {
+			return host
+		}
+	}
+	return ""
 }
 
 // metadata adds the headers to the outgoing metadata. They replace those of the client, which the

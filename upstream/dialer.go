@@ -2,8 +2,10 @@ package upstream
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +13,8 @@ import (
 
 	"google.golang.org/grpc/resolver"
 
+	"github.com/holdfast-xds/holdfast/internal/dial"
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
@@ -51,6 +55,9 @@ type dialer struct {
 	spare   net.Conn
 	spareTo address
 	spareAt time.Time
+	// route says how the server was reached last, and direct that its proxy did not let through what reached it directly since.
+	route  string
+	direct bool
 }
 
 func newDialer(connect func(context.Context, string, string) (net.Conn, error)) *dialer {
@@ -66,6 +73,7 @@ func newDialer(connect func(context.Context, string, string) (net.Conn, error)) 
 // dialing tracks the connections of one attempt to open a stream.
 type dialing struct {
 	*dialer
+	proxy *url.URL // nil for none
 
 	mu      sync.Mutex
 	reached bool
@@ -109,8 +117,66 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
+// throughProxy is how Route begins for a server that is reached through a proxy.
+const throughProxy = "through the proxy "
+
+// Route says how the server was reached last, if it has a proxy; "" without one.
+func (d *dialer) Route() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.route
+}
+
+// took records how the server was reached, and whether that was directly because the proxy does not let it through.
+func (d *dialer) took(route string, direct bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.route, d.direct = route, direct
+}
+
+// unheard makes the next attempt try the proxy first, because nothing was heard on the last one.
+func (d *dialer) unheard() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.direct = false
+}
+
+// dialThrough connects to host:port through the proxy of the attempt, or directly if that does not let it through.
+func (d *dialing) dialThrough(ctx context.Context, addr string) (net.Conn, error) {
+	d.dialer.mu.Lock()
+	direct := d.direct
+	d.dialer.mu.Unlock()
+	var refused error
+	if !direct {
+		within, cancel := context.WithTimeout(ctx, connectTimeout)
+		conn, err := dial.Through(within, d.proxy, d.connect, addr)
+		cancel()
+		if err == nil {
+			d.took(throughProxy+redact.MaskURL(d.proxy.String()), false)
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.reached = true
+			return &connection{Conn: conn, of: d}, nil
+		}
+		refused = err
+	}
+	conn, err := d.dialName(ctx, "tcp", addr)
+	switch {
+	case err == nil && refused != nil:
+		d.took("directly, because the proxy does not let it through: "+redact.Line(refused.Error()), true)
+	case err != nil && refused != nil:
+		err = fmt.Errorf("%w; directly: %w", refused, err)
+	case err != nil:
+		d.unheard()
+	}
+	return conn, err
+}
+
 // dialGRPC connects for gRPC, which passes a Unix socket as a URL.
 func (d *dialing) dialGRPC(ctx context.Context, addr string) (net.Conn, error) {
+	if d.proxy != nil {
+		return d.dialThrough(ctx, addr)
+	}
 	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
 		return d.dial(ctx, "unix", path)
 	}

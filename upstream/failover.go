@@ -85,6 +85,8 @@ type SourceState struct {
 	failover.State
 	// Open is set if a stream to it is open, on which it may not have answered yet.
 	Open bool
+	// Route says through which proxy it was reached last, or why directly; "" if it has none.
+	Route string
 	// LastMessage is when the source last sent anything; the zero time for never and for sources
 	// that do not record it.
 	LastMessage time.Time
@@ -110,6 +112,9 @@ func (f *Failover) States() []SourceState {
 		states[i].Name, states[i].Open = s.Name(), states[i].Active
 		if o, ok := s.(interface{ Open() bool }); ok {
 			states[i].Open = o.Open()
+		}
+		if r, ok := s.(interface{ Route() string }); ok {
+			states[i].Route = r.Route()
 		}
 		states[i].LastMessage, _ = f.lastMessage(i)
 	}

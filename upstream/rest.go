@@ -24,6 +24,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/upstream/session"
@@ -85,7 +86,17 @@ func (r *REST) Run(ctx context.Context, state State, answered func() error) erro
 	dialing := &dialing{dialer: r.dialer}
 	transport := &http.Transport{
 		TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute,
-		DialContext: dialing.dialName, Proxy: http.ProxyFromEnvironment,
+		DialContext: dialing.dialName,
+		Proxy: func(req *http.Request) (*url.URL, error) {
+			u, err := r.cfg.Proxy.URL(req.URL)
+			if route := ""; err == nil {
+				if u != nil {
+					route = throughProxy + redact.MaskURL(u.String())
+				}
+				r.dialer.took(route, false)
+			}
+			return u, err
+		},
 	}
 	defer transport.CloseIdleConnections()
 	w := &restWire{

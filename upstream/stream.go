@@ -107,6 +107,9 @@ func (s *server) Open() bool {
 // Several reports whether the server's name has more than one address.
 func (s *server) Several() bool { return s.dialer.several() }
 
+// Route says how the server was reached last, if it has a proxy; "" without one.
+func (s *server) Route() string { return s.dialer.Route() }
+
 // TakeLocks takes and releases the locks of the streams, for a watchdog.
 func (s *server) TakeLocks() {
 	s.mu.Lock()

@@ -268,6 +268,8 @@ type Upstream struct {
 	Since       time.Time `json:"since,omitzero"`
 	LastMessage time.Time `json:"last_message,omitzero"`
 	LastError   string    `json:"last_error,omitempty"`
+	// Route says through which proxy it was reached last, or why directly; "" without a proxy.
+	Route string `json:"route,omitempty"`
 	// Attempts counts the attempts since the last message.
 	Attempts int `json:"attempts"`
 }

@@ -191,6 +191,11 @@ func (s Status) writeGroup(b *bytes.Buffer, g Group) {
 		t.row(u.Name, strconv.Itoa(u.Priority), u.state(), age(s.Now, u.Since), u.lastMessage(s.Now))
 	}
 	t.end()
+	for _, u := range g.Upstreams {
+		if u.Route != "" {
+			fmt.Fprintf(b, "  %s is reached %s.\n", u.Name, u.Route)
+		}
+	}
 	b.WriteByte('\n')
 	t = newTable(b, "TYPE", "KNOWN", "CACHED", "ACKED", "PENDING", "SUSPECT", "NACKED", "SUBSCRIBED", "LEASED", "LAST UPDATE")
 	for _, ty := range g.Types {

@@ -19,7 +19,7 @@ func TestTheStatusSaysFirstWhatIsWrong(t *testing.T) {
 			Contact: before(200 * time.Second), Restored: 3, Fallback: &Fallback{Since: before(10 * time.Second), Until: before(-time.Hour), Suspects: []Suspect{{"CDS", "a"}, {"LDS", "b"}, {"LDS", "c"}, {"RDS", "d"}}}, ShortLives: 3,
 			Upstreams: []Upstream{
 				{Name: "cp-a:18000", Active: true, Since: before(3 * time.Minute), LastMessage: before(200 * time.Second), Attempts: 7, LastError: "connection\nrefused"},
-				{Name: "cp-b:18000", Priority: 1},
+				{Name: "cp-b:18000", Priority: 1, Route: "through the proxy http://proxy.test:3128"},
 			},
 			Types: []Type{
 				{Type: "CDS", TypeURL: xds.ClusterType, Knowledge: "complete", Resources: map[string]int{"accepted": 11, "rejected": 1}, Subscriptions: 1, Withheld: 5, ChangesWithheld: 2, Had: 12, WithheldSince: before(10 * time.Second), WithheldUntil: before(-50 * time.Second), LastUpdate: before(0)},
@@ -53,6 +53,7 @@ Node "web-1\x1b[2J", cluster "web", envoy
   UPSTREAM    PRIORITY  STATE                               SINCE  LAST MESSAGE
   cp-a:18000  0         disconnected, its resources in use  3m     3m20s ago
   cp-b:18000  1         not tried                           -      never
+  cp-b:18000 is reached through the proxy http://proxy.test:3128.
 
   TYPE  KNOWN     CACHED  ACKED  PENDING  SUSPECT  NACKED  SUBSCRIBED  LEASED  LAST UPDATE
   CDS   complete  12      11     0        0        1       1           0       0s ago

@@ -52,7 +52,7 @@ func (g *Group) Status() admin.Group {
 	for i, s := range g.upstreams().States() {
 		up := admin.Upstream{
 			Name: s.Name, Priority: i, Active: s.Active, Connected: s.Open, Stale: s.Stale,
-			Since: s.Since, LastMessage: s.LastMessage, Attempts: s.Attempts,
+			Since: s.Since, LastMessage: s.LastMessage, Attempts: s.Attempts, Route: s.Route,
 		}
 		if s.LastError != nil {
 			up.LastError = s.LastError.Error()

@@ -39,6 +39,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/cgroup"
 	"github.com/holdfast-xds/holdfast/internal/cli"
+	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/logqueue"
 	"github.com/holdfast-xds/holdfast/internal/memory"
 	"github.com/holdfast-xds/holdfast/internal/procs"
@@ -401,6 +402,7 @@ func (f *runFlags) addUpstream(c *command) {
 	flags.Var(texts(&f.cfg.Upstreams), "upstream", "`ADDR` of a control plane: host:port, unix:PATH, dns:///HOST:PORT, http(s)://HOST for REST, or file:DIR for a directory of resources. The first of several is preferred, the others are tried in this order. Required, unless --ca is given")
 	flags.Var(oneOf(&up.Form, xds.Delta, xds.SotW), "upstream-protocol", "variant of xDS that the control plane supports: delta (incremental), or sotw (state of the world)")
 	addUpstreamHeaders(flags, up)
+	addUpstreamProxy(flags, up)
 	flags.Var(numberOf(&up.MaxMessage, upstream.DefaultMaxMessage, positive), "upstream-max-message-bytes", "maximum size of a message, in `BYTES`; the default is 256 MiB")
 	flags.Var(numberOf(&up.AckTimeout, session.DefaultAckTimeout, positive), "ack-timeout", "ACK a response of the control plane after this `DURATION` (such as 500ms or 2s) even if Envoy has not answered yet")
 	flags.Var(numberOf(&f.cfg.FailoverAfter, upstream.DefaultFailoverAfter, positive), "failover-after", "wait this `DURATION` before failing over while everything that Envoy needs is cached. If something is missing, fail over after one failed attempt")
@@ -415,6 +417,10 @@ func (f *runFlags) addUpstream(c *command) {
 
 func addUpstreamHeaders(flags *pflag.FlagSet, up *upstream.Config) {
 	flags.Var(headers(&up.Headers), "upstream-header", "`NAME=VALUE`, an extra request header (gRPC metadata), if the control plane requires one, such as ClusterID or x-consul-token")
+}
+
+func addUpstreamProxy(flags *pflag.FlagSet, up *upstream.Config) {
+	flags.Var(scalar[dial.Proxy]{&up.Proxy, "URL", dial.ParseProxy, dial.Proxy.String}, "upstream-proxy", "reach control planes through a proxy: env (the environment variables HTTPS_PROXY and NO_PROXY), none, or its `URL` (http, https, socks5). If the proxy does not let a gRPC control plane through, it is reached directly, which status shows")
 }
 
 // addUpstreamSecurity adds the flags of how a control plane is authenticated, and the agent to it.

@@ -63,6 +63,7 @@ func (o *upstreamOverlay) add(c *command) {
 	flags.Var(numberOf(&o.timeout, overlayTimeout, positive), "upstream-overlay-timeout", "maximum time to wait for the answer (`DURATION`)")
 	flags.Var(texts(&o.addrs), "upstream", "`ADDR` of the control plane: host:port, unix:PATH or dns:///HOST:PORT; of several the first that answers")
 	addUpstreamHeaders(flags, &o.config)
+	addUpstreamProxy(flags, &o.config)
 	addUpstreamSecurity(c, &o.config)
 }
 

@@ -48,6 +48,41 @@ func TestAWatchThatComesBackTakesOverItsLease(t *testing.T) {
 	})
 }
 
+// design.md I11: once a client is back and has subscribed to a type for a while, what it does not ask for of the type is leased no longer. A client
+// that was there before, one that comes and goes (a poll over REST), and one of another type say nothing.
+func TestALeaseEndsSoonAfterAClientIsBack(t *testing.T) {
+	for name, tc := range map[string]struct {
+		comes func(c *Cache)
+		want  []string
+	}{
+		"it is back":             {func(c *Cache) { watch(c, "a", xds.EndpointType, "new", "x") }, []string{"EDS -old"}},
+		"with a wildcard":        {func(c *Cache) { watch(c, "a", xds.EndpointType, "new", "x", "*") }, []string{"EDS -old"}},
+		"with another type only": {func(c *Cache) { watch(c, "a", xds.RouteType, "r") }, nil},
+		"for a poll":             {func(c *Cache) { watch(c, "a", xds.EndpointType, "new").Close(nil) }, nil},
+		"nobody":                 {func(*Cache) {}, nil},
+	} {
+		running(t, Config{}, func(t *testing.T, c *Cache) {
+			c.SetConnected(true)
+			in := c.Subscriptions()
+			watch(c, "b", xds.EndpointType, "x")
+			pass(time.Second)
+			watch(c, "a", xds.EndpointType, "x", "old").Close(nil)
+			pass(time.Minute)
+			tc.comes(c)
+			wildcard := slices.ContainsFunc(in.Changes(), func(change xds.SubscriptionChange) bool { return change.Wildcard })
+			pass(subscriptions.ReturnedFor - time.Nanosecond)
+			wantTaken(t, in)
+			pass(time.Nanosecond)
+			if wildcard {
+				tc.want = []string{"EDS * -old"} // as it is
+			}
+			if wantTaken(t, in, tc.want...); t.Failed() {
+				t.Log(name)
+			}
+		})
+	}
+}
+
 // Polls over REST may name as much each: what nobody has is leased up to a bound, and what there is always.
 func TestNamesUnderWhichThereIsNothingAreLeasedUpToABound(t *testing.T) {
 	running(t, Config{Linger: time.Minute}, func(t *testing.T, c *Cache) {
@@ -150,10 +185,12 @@ func TestPrefetchedLeasesRunFromTheFirstWatchOn(t *testing.T) {
 		pass(24 * time.Hour)
 		wantTaken(t, in)
 		w := watch(c, "a", xds.EndpointType, "x")
-		pass(time.Minute - time.Nanosecond)
+		pass(subscriptions.ReturnedFor)
+		wantTaken(t, in, "EDS -y")
+		pass(time.Minute - subscriptions.ReturnedFor - time.Nanosecond)
 		wantTaken(t, in)
 		pass(time.Nanosecond)
-		wantTaken(t, in, "CDS", "EDS -y")
+		wantTaken(t, in, "CDS")
 		c.Prefetch(xds.EndpointType, "x") // wanted already: no lease
 		w.Subscribe(xds.EndpointType, false, nil, []string{"x"})
 		wantTaken(t, in, "EDS -x")

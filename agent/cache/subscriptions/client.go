@@ -27,6 +27,7 @@ type Client struct {
 
 // Subscribed has the subscriptions of a client to one type.
 type Subscribed struct {
+	since    time.Time // of the first subscription
 	wildcard bool
 	names    map[string]struct{}
 	// collections counts the glob collections among names.
@@ -79,7 +80,7 @@ func (c *Client) Subscribe(typeURL string, wildcard bool, add, drop []string) (f
 	all := c.union.Of(typeURL)
 	s := c.types[typeURL]
 	if first = s == nil; first {
-		s = &Subscribed{names: make(map[string]struct{})}
+		s = &Subscribed{since: time.Now(), names: make(map[string]struct{})}
 		c.types[typeURL] = s
 	}
 	fewer = s.wildcard && !wildcard || len(drop) > 0

@@ -165,24 +165,48 @@ func (u *Union) Start() {
 	}
 }
 
-// Expire ends the leases whose time has passed, and returns when the next one is due; the zero time
-// for none.
+// ReturnedFor is how long a client must have subscribed to a type for it to be clear what it needs: leases of the type that are older than its
+// subscription end then. Clients of one group have one configuration, and what none of those that are back asks for is not in it: it is asked
+// for no longer, because a server in state of the world may answer only when it knows every name (java-control-plane).
+const ReturnedFor = 15 * time.Second
+
+// Expire ends the leases whose time has passed, or whose clients are back, and returns when the next one is due; the zero time for none.
 func (u *Union) Expire(now time.Time) (next time.Time) {
-	for _, n := range u.types {
+	for url, n := range u.types {
+		if len(n.leases) == 0 {
+			continue
+		}
+		back, at := u.back(url, now)
 		for name, until := range n.leases {
+			began := until.Add(-u.linger)
 			switch {
 			case until.IsZero():
-			case !until.After(now):
+			case !until.After(now) || !began.After(back):
 				delete(n.leases, name)
 				if !n.Has(name) {
 					n.notify(name)
 				}
-			case next.IsZero() || until.Before(next):
-				next = until
+			default:
+				next = wake.Earliest(next, until, at)
 			}
 		}
 	}
 	return next
+}
+
+// back returns when the client subscribed to a type that came last of those that are back: what was leased before is not needed by them; the
+// zero time for none. next is when there is another one.
+func (u *Union) back(typeURL string, now time.Time) (since, next time.Time) {
+	for c := range u.open {
+		switch s := c.types[typeURL]; {
+		case s == nil:
+		case now.Sub(s.since) < ReturnedFor:
+			next = wake.Earliest(next, s.since.Add(ReturnedFor))
+		case s.since.After(since):
+			since = s.since
+		}
+	}
+	return since, next
 }
 
 // Leased reports whether anything is leased.

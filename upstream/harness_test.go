@@ -105,6 +105,7 @@ type wanted struct {
 func (w *wanted) Changed() <-chan struct{}          { return w.changed }
 func (w *wanted) Changes() []xds.SubscriptionChange { return w.changes }
 func (w *wanted) Close()                            {}
+func (w *wanted) Optional(string) (_, _ []string)   { return nil, nil }
 
 // everyCluster is a state whose clients subscribe to all clusters.
 func everyCluster() *state {

@@ -215,6 +215,7 @@ func (s *server) run(ctx context.Context, cancel context.CancelFunc, w wire, sta
 			Versions:   versions,
 			Cached:     func(typeURL string) map[string]string { return state.Cached(s.Name(), typeURL) },
 			Nacked:     func(typeURL string) []string { return state.Nacked(s.Name(), typeURL) },
+			Optional:   subscriptions.Optional,
 			Rechecks:   rechecks,
 			NotBefore:  notBefore,
 			ReportLate: reportLate,

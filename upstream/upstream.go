@@ -61,6 +61,10 @@ type Subscriptions interface {
 	// Changes returns what changed since the last call, in push order; the first call returns
 	// everything.
 	Changes() []xds.SubscriptionChange
+	// Optional returns names of a type that a request in state of the world may leave out: gone at once, because they are endpoints of clusters
+	// that have gone, and leased if the server is silent, because no client subscribes to them now. Changed receives a value when one is
+	// gone no longer.
+	Optional(typeURL string) (gone, leased []string)
 	Close()
 }
 

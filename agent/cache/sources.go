@@ -233,6 +233,15 @@ func (s *Subscriptions) Changes() []xds.SubscriptionChange {
 	return out
 }
 
+// Optional returns names that are subscribed to and may be left out of a request: gone are endpoints whose clusters have gone, which clients are
+// about to drop, and leased what no client subscribes to now (design.md I11). Changed gets a value when one is gone no longer.
+func (s *Subscriptions) Optional(typeURL string) (gone, leased []string) {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	names := s.c.state.Existing(typeURL).Names
+	return slices.Collect(names.Gone()), slices.Collect(names.Unused())
+}
+
 // Close closes the view.
 func (s *Subscriptions) Close() {
 	s.c.mu.Lock()

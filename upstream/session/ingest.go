@@ -332,7 +332,7 @@ func (s *Session) Delta(resp *discoveryv3.DeltaDiscoveryResponse, now time.Time)
 // awaitAnswer starts to wait for the clients' ACK or NACK of a response. A response with invalid
 // resources is NACKed at once, with every reason (protocol.md 7.3).
 func (s *Session) awaitAnswer(sub *subscription, in *ingest, version string, now time.Time) {
-	sub.nonce = in.update.Nonce
+	sub.nonce, sub.silentAt = in.update.Nonce, time.Time{}
 	in.update.First, sub.answered = !sub.answered, true
 	a := &answer{nonce: sub.nonce, version: version, at: now.Add(s.cfg.AckTimeout)}
 	if version != "" && xds.FullState(sub.url) {

@@ -81,6 +81,8 @@ type Config struct {
 	// how often they were. The session keeps it up to date for the next stream.
 	Nacked   func(typeURL string) []string
 	Rechecks map[string]int
+	// Optional returns names that a SotW request may leave out: gone, and leased if the server is silent; nil for none.
+	Optional func(typeURL string) (gone, leased []string)
 	// ReportLate delays the first report of the workload's health until the server has answered anything, so that a server
 	// that ends the stream because of it can be told from one that rejects the client.
 	ReportLate bool
@@ -130,6 +132,11 @@ type subscription struct {
 	listed                            map[string]string // Delta: what the first request listed, while names of it are not sent yet
 	renamed                           bool              // SotW: the names changed since they were sent
 	needsNewStream                    bool              // see Reopen
+	// left has the names that the last SotW request left out. silentAt is when the server counts as silent about it; the zero time for never.
+	// picky says that it was: requests leave out what is leased.
+	left     map[string]struct{}
+	silentAt time.Time
+	picky    bool
 	// agreesAt is when the server counts as having the versions that the first request listed, if it has answered anything; the zero time
 	// for never.
 	agreesAt time.Time
@@ -774,7 +781,7 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 		if begun, until := s.begin(sub, now); !begun {
 			return nil, until
 		}
-		req.Names = sub.requestNames()
+		req.Names = s.leaveOut(sub, sub.requestNames())
 		cached := s.cfg.Cached(sub.url)
 		current := s.cfg.Versions[sub.url].isCurrent(sub, req.Names, cached)
 		if current {
@@ -788,9 +795,12 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 			s.repeatAt = now.Add(maxSilence)
 		}
 		s.awaitNames(sub, req.Names, cached, now)
+		sub.awaitWord(now)
 		return req, time.Time{}
 	}
+	silence := s.lookAtLeft(sub, now)
 	a, next := sub.dueAnswer(now)
+	next = wake.Earliest(next, silence)
 	if a == nil && sub.renamed && len(sub.answers) > 0 {
 		// A request with other names carries the newest nonce, and so answers that response: with
 		// an ACK, or with the NACK that is being delayed, since only error_detail tells them
@@ -817,11 +827,89 @@ func (s *Session) nextSotW(sub *subscription, now time.Time) (*Request, time.Tim
 			req.Version = a.version
 		}
 	}
-	req.Names = sub.requestNames()
+	req.Names = s.leaveOut(sub, sub.requestNames())
+	sub.awaitWord(now)
 	if a != nil && a.nack == "" {
 		s.cfg.Versions[sub.url] = Version{a.version, req.Names, a.contains}
 	}
 	return req, time.Time{}
+}
+
+// silentAfter is how long a server in state of the world has to answer a request with new names before it is asked without what is leased:
+// java-control-plane answers only when it knows every name.
+const silentAfter = 500 * time.Millisecond
+
+// leaveOut leaves the names out of those of a SotW request that need not be asked for, unless that are all.
+func (s *Session) leaveOut(sub *subscription, names []string) []string {
+	sub.left = nil
+	if s.cfg.Optional == nil || xds.FullState(sub.url) || len(names) == 0 {
+		return names
+	}
+	out, leased := s.cfg.Optional(sub.url)
+	if sub.picky {
+		out = append(out, leased...)
+	}
+	if len(out) == 0 {
+		return names
+	}
+	left := make(map[string]struct{}, len(out))
+	for _, name := range out {
+		left[name] = struct{}{}
+	}
+	fewer := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		_, is := left[name]
+		return is
+	})
+	if len(fewer) == 0 {
+		return names // none would be a subscription to everything (protocol.md 7.9)
+	}
+	for _, name := range names {
+		if _, is := left[name]; is {
+			sub.answeredName(name)
+		}
+	}
+	if sub.left = left; len(fewer) == len(names) {
+		sub.left = nil
+	}
+	return fewer
+}
+
+// awaitWord begins to wait for a word about the names of a request.
+func (sub *subscription) awaitWord(now time.Time) {
+	if sub.silentAt = (time.Time{}); len(sub.awaited) > 0 && !sub.picky {
+		sub.silentAt = now.Add(silentAfter)
+	}
+}
+
+// lookAtLeft makes another request due if a name that the last one left out is needed now, or if the server is silent about names that can
+// be left out. It returns when the server counts as silent; the zero time for never.
+func (s *Session) lookAtLeft(sub *subscription, now time.Time) (next time.Time) {
+	if len(sub.left) > 0 {
+		gone, leased := s.cfg.Optional(sub.url)
+		for name := range sub.left {
+			_, subscribed := sub.names[name]
+			if subscribed && !slices.Contains(gone, name) && !slices.Contains(leased, name) {
+				sub.renamed = true
+				sub.add[name] = struct{}{} // it is waited for
+			}
+		}
+	}
+	switch {
+	case sub.silentAt.IsZero() || s.cfg.Optional == nil:
+	case sub.silentAt.After(now):
+		return sub.silentAt
+	default:
+		sub.silentAt = time.Time{}
+		if _, leased := s.cfg.Optional(sub.url); slices.ContainsFunc(leased, sub.subscribes) {
+			sub.picky, sub.renamed = true, true
+		}
+	}
+	return time.Time{}
+}
+
+func (sub *subscription) subscribes(name string) bool {
+	_, is := sub.names[name]
+	return is
 }
 
 // noVersion returns the version_info of a request that the server must answer. That is none, unless the version of the

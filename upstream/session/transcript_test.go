@@ -35,6 +35,7 @@ import (
 //	hold T NAME@V …   sets the cached resources, each with the version that this server issued;
 //	                  a NAME alone came from another source
 //	reject T NAMES    sets the cached resources that this server sent and clients NACKed
+//	lease T NAMES     sets the names that are only leased, "gone" those whose clusters have gone
 //	forget T          calls Forget
 //	again             calls RequestAgain
 //	health WORD       calls Report: "ok" for healthy, anything else is the reason; every new stream is told the last one
@@ -90,6 +91,8 @@ type talk struct {
 	versions map[string]Version
 	cached   map[string]map[string]string
 	nacked   map[string][]string
+	leased   map[string][]string
+	gone     map[string][]string
 	rechecks map[string]int
 	health   xds.Health
 	note     xds.AgentReport
@@ -122,6 +125,8 @@ func newTalk(form xds.Form, verbatim bool) *talk {
 		wanted:   make(map[string]map[string]bool),
 		contents: make(map[string]string),
 		nacked:   make(map[string][]string),
+		leased:   make(map[string][]string),
+		gone:     make(map[string][]string),
 		rechecks: make(map[string]int),
 	}
 	tk.open()
@@ -136,6 +141,9 @@ func (tk *talk) open() {
 		Versions: tk.versions,
 		Cached:   func(typeURL string) map[string]string { return maps.Clone(tk.cached[typeURL]) },
 		Nacked:   func(typeURL string) []string { return slices.Clone(tk.nacked[typeURL]) },
+		Optional: func(typeURL string) (gone, leased []string) {
+			return slices.Clone(tk.gone[typeURL]), slices.Clone(tk.leased[typeURL])
+		},
 		Rechecks: tk.rechecks, ReportLate: tk.late, NotBefore: map[string]time.Time{xds.HealthType: tk.now.Add(tk.holds)},
 		Check: func(r *xds.Resource) error {
 			if tk.contents[string(r.Body.GetValue())] == "unfit" {
@@ -214,6 +222,10 @@ func (tk *talk) do(words []string) error {
 	case "reject":
 		tk.nacked[typeURL] = args
 		return nil
+	case "lease":
+		tk.leased[typeURL] = args
+	case "gone":
+		tk.gone[typeURL] = args
 	case "forget":
 		tk.machine.Forget(typeURL)
 		return nil

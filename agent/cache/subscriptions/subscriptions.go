@@ -41,6 +41,8 @@ type Names struct {
 	clients, clusters map[string]int
 	// leases has the ends of the leases; the zero time before Start.
 	leases map[string]time.Time
+	// gone has the names of endpoints that clients subscribe to, and whose clusters all went.
+	gone map[string]struct{}
 }
 
 // New returns an empty union, whose leases last for linger. changed is called when a name becomes
@@ -53,7 +55,7 @@ func New(linger time.Duration, changed func(xds.Key)) *Union {
 func (u *Union) Of(typeURL string) *Names {
 	n := u.types[typeURL]
 	if n == nil {
-		n = &Names{url: typeURL, union: u, clients: make(map[string]int), clusters: make(map[string]int), leases: make(map[string]time.Time)}
+		n = &Names{url: typeURL, union: u, clients: make(map[string]int), clusters: make(map[string]int), leases: make(map[string]time.Time), gone: make(map[string]struct{})}
 		u.types[typeURL] = n
 	}
 	return n
@@ -112,11 +114,43 @@ func (n *Names) Subscribe(name string) {
 }
 
 // Unsubscribe removes a client's subscription.
-func (n *Names) Unsubscribe(name string) { n.decrement(n.clients, name) }
+func (n *Names) Unsubscribe(name string) {
+	if n.decrement(n.clients, name); n.clients[name] == 0 {
+		delete(n.gone, name)
+	}
+}
 
 // AddCluster adds a cluster whose endpoints have a name, and RemoveCluster removes one.
-func (n *Names) AddCluster(name string)    { n.increment(n.clusters, name) }
-func (n *Names) RemoveCluster(name string) { n.decrement(n.clusters, name) }
+func (n *Names) AddCluster(name string) {
+	if n.increment(n.clusters, name); n.isGone(name) {
+		delete(n.gone, name)
+		n.notify(name)
+	}
+}
+
+func (n *Names) RemoveCluster(name string) {
+	if n.decrement(n.clusters, name); n.clusters[name] == 0 && n.clients[name] > 0 {
+		n.gone[name] = struct{}{}
+	}
+}
+
+func (n *Names) isGone(name string) bool {
+	_, gone := n.gone[name]
+	return gone
+}
+
+// Gone yields the names of endpoints that clients subscribe to, and whose clusters all went: the clients are about to drop them, too. Unused
+// yields the names that are only leased. In no order.
+func (n *Names) Gone() iter.Seq[string] { return maps.Keys(n.gone) }
+func (n *Names) Unused() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for name := range n.leases {
+			if name != xds.Wildcard && !n.InUse(name) && !yield(name) {
+				return
+			}
+		}
+	}
+}
 
 func (n *Names) increment(counts map[string]int, name string) {
 	had := n.Has(name)

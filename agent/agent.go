@@ -109,6 +109,7 @@ type Agent struct {
 	telemetry *telemetry.Telemetry
 	server    *downstream.Server
 	born      time.Time
+	presence  *group.Presence
 	keeper    *keeper // nil for memory only
 	// certificates is nil if the agent issues none.
 	certificates *sds.Manager
@@ -186,6 +187,11 @@ func New(cfg Config) (*Agent, error) {
 	for _, addr := range cfg.Upstreams {
 		a.metrics.Upstream().Known(addr)
 	}
+	awaited := time.Time{}
+	if cfg.Node != nil || len(cfg.Envoy.Args) > 0 {
+		awaited = a.born
+	}
+	a.presence = group.NewPresence(awaited)
 	a.groups = a.newGroups()
 	a.watchdog = watchdog.New(a.takeLocks)
 	if cfg.Admin.Output != nil {
@@ -452,7 +458,7 @@ func (a *Agent) groupConfig(node *corev3.Node) group.Config {
 	conf.Cache.Ending = func() bool { return a.life.ending.Load() || a.life.leaving.Load() }
 	conf.Cache.Guard.CountNamed = node.GetUserAgentName() != xds.EnvoyUserAgent
 	conf.Tracer = a.telemetry.Tracer(node.GetId())
-	conf.WatchDisconnects, conf.Cache.FallbackEnabled = a.life.envoy == nil, a.life.envoy != nil
+	conf.WatchDisconnects, conf.Cache.FallbackEnabled, conf.Presence = a.life.envoy == nil, a.life.envoy != nil, a.presence
 	conf.Cache.OnHeldBack, conf.Secrets, conf.Seed = a.withheld, a.certificates, a.seedFor(node)
 	conf.Upstreams = func() *upstream.Failover {
 		sources, _ := a.sources(node) // New has checked the configuration

@@ -160,6 +160,9 @@ func (a *Agent) Status() admin.Status {
 		s.Groups = append(s.Groups, g)
 		s.Files = append(s.Files, m.Files()...)
 	}
+	if !a.draining() && a.shadow == nil {
+		s.NoEnvoySince = a.presence.Absent(time.Now())
+	}
 	if a.life.envoy != nil {
 		s.Envoy = new(a.life.envoy.Status())
 	}

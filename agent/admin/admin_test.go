@@ -26,6 +26,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/holdfast-xds/holdfast/agent/events"
+	"github.com/holdfast-xds/holdfast/internal/bubble"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -481,4 +482,36 @@ func TestTheAdminAddressDoesNotAnswerPagesOfOthers(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A condition counts from when it ceased to hold, and not from the first question.
+func TestAConditionCountsFromWhenItCeasedToHold(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		state := &late{agent: agent{ready: []Condition{{Name: "socket", OK: true}}}, at: time.Now().Add(5 * time.Second)}
+		s := server(t, Config{State: state})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- s.Run(ctx) }()
+		time.Sleep(time.Minute)
+		if c := s.conditions()[0]; c.Since.Sub(state.at) < 0 || c.Since.Sub(state.at) > lookInterval {
+			t.Errorf("since %v, and it ceased to hold at %v", c.Since, state.at)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// late is a state whose first condition ceases to hold at a time.
+type late struct {
+	agent
+	at time.Time
+}
+
+func (l *late) Ready() []Condition {
+	if time.Now().Before(l.at) {
+		return l.ready
+	}
+	return []Condition{{Name: "socket", Reason: "it was deleted"}}
 }

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -174,7 +175,7 @@ func (s *Server) snapshot() Status {
 				g.Types[i].ErrorNames, g.Types[i].ErrorReason = s.errors(g, t)
 			}
 			if t.Resources[xds.Nacked.String()]+t.Resources[xds.Suspect.String()] > 0 {
-				g.Types[i].NotAccepted = s.notAccepted(g, t)
+				s.notAccepted(g, &g.Types[i])
 			}
 		}
 	}
@@ -204,17 +205,20 @@ func (s *Server) conditions() []Condition {
 	return conditions
 }
 
-// notAccepted returns when the oldest content of a type was sent that is rejected or suspect.
-func (s *Server) notAccepted(g Group, t Type) (oldest time.Time) {
+// notAccepted sets what is known of the contents of a type that are rejected or suspect.
+func (s *Server) notAccepted(g Group, t *Type) {
 	for r := range s.cfg.State.Resources(Filter{Type: t.TypeURL}) {
-		if r.Group != g.NodeID || r.Standing != xds.Nacked && r.Standing != xds.Suspect || r.Changed.IsZero() {
+		if r.Group != g.NodeID || r.Standing != xds.Nacked && r.Standing != xds.Suspect {
 			continue
 		}
-		if oldest.IsZero() || r.Changed.Before(oldest) {
-			oldest = r.Changed
+		if !r.Changed.IsZero() && (t.NotAccepted.IsZero() || r.Changed.Before(t.NotAccepted)) {
+			t.NotAccepted = r.Changed
+		}
+		if len(t.NotAcceptedNames) < maxErrorNames {
+			t.NotAcceptedNames = append(t.NotAcceptedNames, r.Name)
+			t.NotAcceptedReason = cmp.Or(t.NotAcceptedReason, r.Reason)
 		}
 	}
-	return oldest
 }
 
 // danglingSince returns since when a resource leads to a cluster that is not there.

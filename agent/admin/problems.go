@@ -82,6 +82,10 @@ func (s Status) Problems() []Problem {
 		}
 		lines.addIf(len(lost) > maxMissing, "… and %d more of them", len(lost)-maxMissing)
 	}
+	if n := len(lines); !s.NoEnvoySince.IsZero() && s.Now.Sub(s.NoEnvoySince) >= noEnvoy {
+		lines.add("no Envoy is connected, for %s: nothing takes what is served. Does it run, with the socket of this agent in its bootstrap? `holdfast events%s` shows what became of it", age(s.Now, s.NoEnvoySince), s.at())
+		lines.since(n, s.NoEnvoySince)
+	}
 	for _, g := range s.Groups {
 		lines = append(lines, s.groupProblems(g)...)
 	}
@@ -164,7 +168,7 @@ func (s Status) groupProblems(g Group) (lines problems) {
 			t.Type, plural(t.Errors, "requested resource"), t.errorNames(), lasting(s.Now, t.ErrorsSince), t.ErrorReason, dump)
 		lines.since(n, t.ErrorsSince)
 		n = len(lines)
-		lasts := lasting(s.Now, t.NotAccepted)
+		lasts := lasting(s.Now, t.NotAccepted) + t.notAccepted()
 		lines.addIf(nacked > 0, "%s: %s NACKed by clients of node %q%s: %s why; `holdfast resume%s --rejected` offers them again at once",
 			t.Type, plural(nacked, "resource"), g.NodeID, lasts, dump, s.at())
 		lines.warnIf(suspect > 0, "%s: a response was NACKed by clients of node %q%s, and %s may be the cause: %s why; `holdfast resume%s --rejected` offers them again at once",
@@ -172,6 +176,31 @@ func (s Status) groupProblems(g Group) (lines problems) {
 		lines.since(n, t.NotAccepted)
 	}
 	return lines
+}
+
+// noEnvoy is from when on it is a problem that no Envoy is connected: one that is restarted is back before.
+const noEnvoy = time.Minute
+
+// notAccepted says which contents are rejected or suspect and, in the client's words, why the first is; "" if it is not known.
+func (t Type) notAccepted() string {
+	if t.NotAcceptedReason == "" {
+		return ""
+	}
+	more := ""
+	if t.Resources[xds.Nacked.String()]+t.Resources[xds.Suspect.String()] > len(t.NotAcceptedNames) {
+		more = ", …"
+	}
+	return fmt.Sprintf(" (%s%s): %s", strings.Join(t.NotAcceptedNames, ", "), more, shortened(t.NotAcceptedReason))
+}
+
+// maxShown bounds the bytes of a client's words in one line.
+const maxShown = 300
+
+func shortened(text string) string {
+	if len(text) <= maxShown {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxShown], "") + "…"
 }
 
 // noAnswer is from when on it is a problem that a client does not answer: longer than Envoy waits for what is missing (15 s).

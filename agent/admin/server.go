@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/listener"
 	"github.com/holdfast-xds/holdfast/internal/logqueue"
+	"github.com/holdfast-xds/holdfast/internal/wake"
 )
 
 // Defaults of the flags --admin and --health.
@@ -234,10 +235,15 @@ func (s *Server) Run(ctx context.Context) error {
 	for _, f := range s.surfaces {
 		eg.Go(func() error { return f.serve(ctx) })
 	}
-	<-ctx.Done() // a surface failed, or the end was requested
+	for wake.Sleep(ctx, lookInterval) { // until a surface fails, or the end is requested
+		s.conditions() // so that it is known when one ceased to hold
+	}
 	close(s.stopping)
 	return eg.Wait()
 }
+
+// lookInterval is how often the conditions of readiness are looked at beside the questions of others.
+const lookInterval = time.Second
 
 // Release lets another process bind the addresses. Connected clients are still served, and so are
 // clients that connect to the Unix socket before it is replaced. It is called after Listen only.

@@ -49,8 +49,7 @@ type Condition struct {
 	OK   bool   `json:"ok"`
 	// Reason explains, if the condition does not hold, what is wrong and what to do.
 	Reason string `json:"reason,omitempty"`
-	// Since is when the server first noticed that the condition does not hold, of which it is asked by
-	// probes, by Prometheus and for the status; the zero time if it holds.
+	// Since is when the condition ceased to hold, within a second; the zero time if it holds.
 	Since time.Time `json:"since,omitzero"`
 }
 
@@ -97,6 +96,9 @@ type Status struct {
 	Publishing *Publishing `json:"publishing,omitempty"`
 	// Files lists the files that a file source could not use.
 	Files []FileError `json:"files,omitempty"`
+	// NoEnvoySince is since when no Envoy is connected, although one was or is configured; the zero time if one is. It is not while the agent
+	// drains.
+	NoEnvoySince time.Time `json:"no_envoy_since,omitzero"`
 	// Output is what became of the lines of the log; nil if that is not known. The server sets it.
 	Output *Output `json:"log,omitempty"`
 	// Storage is the last known good on disk; nil if there is none.
@@ -289,8 +291,10 @@ type Type struct {
 	Subscriptions int `json:"subscriptions"`
 	Leased        int `json:"leased"`
 	// NotAccepted is when a source sent the oldest of the contents that are rejected or suspect; the zero time for
-	// none. The server sets it.
-	NotAccepted time.Time `json:"not_accepted_since,omitzero"`
+	// none. NotAcceptedNames are some of them, and NotAcceptedReason is why clients NACKed the first. The server sets them.
+	NotAccepted       time.Time `json:"not_accepted_since,omitzero"`
+	NotAcceptedNames  []string  `json:"not_accepted_names,omitempty"`
+	NotAcceptedReason string    `json:"not_accepted_reason,omitempty"`
 	// Errors counts the names for which an upstream reported an error, did not answer, or sent an
 	// unusable resource, and has not corrected it since.
 	Errors int `json:"errors"`

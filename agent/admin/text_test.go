@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -22,7 +23,7 @@ func TestTheStatusSaysFirstWhatIsWrong(t *testing.T) {
 				{Name: "cp-b:18000", Priority: 1, Route: "through the proxy http://proxy.test:3128"},
 			},
 			Types: []Type{
-				{Type: "CDS", TypeURL: xds.ClusterType, Knowledge: "complete", Resources: map[string]int{"accepted": 11, "rejected": 1}, Subscriptions: 1, Withheld: 5, ChangesWithheld: 2, Had: 12, WithheldSince: before(10 * time.Second), WithheldUntil: before(-50 * time.Second), LastUpdate: before(0)},
+				{Type: "CDS", TypeURL: xds.ClusterType, Knowledge: "complete", Resources: map[string]int{"accepted": 11, "rejected": 1}, Subscriptions: 1, NotAcceptedNames: []string{"a"}, NotAcceptedReason: "web-1: Proto constraint validation failed", Withheld: 5, ChangesWithheld: 2, Had: 12, WithheldSince: before(10 * time.Second), WithheldUntil: before(-50 * time.Second), LastUpdate: before(0)},
 				{Type: "EDS", TypeURL: xds.EndpointType, Knowledge: "unknown", Subscriptions: 3, Leased: 2},
 			},
 		}},
@@ -40,7 +41,7 @@ Problems
   upstream: no control plane answers
   node "web-1\x1b[2J": Envoy crashed repeatedly: 4 resources held back for 10s, until the control plane changes them, ` + "`holdfast resume`" + `, or 2026-11-21T13:00:00Z: CDS a, LDS b, LDS c, 1 more
   node "web-1\x1b[2J": Envoy disconnected 3 times in a row within a minute of its start: look at its log, it may be crashing
-  CDS: 1 resource NACKed by clients of node "web-1\x1b[2J": ` + "`holdfast dump --type CDS`" + ` shows why; ` + "`holdfast resume --rejected`" + ` offers them again at once
+  CDS: 1 resource NACKed by clients of node "web-1\x1b[2J" (a): web-1: Proto constraint validation failed: ` + "`holdfast dump --type CDS`" + ` shows why; ` + "`holdfast resume --rejected`" + ` offers them again at once
   state on disk: changes are in memory only, since 1m ago: no space left
   upstream cp-a:18000: not connected for 3m, 7 attempts: connection refused; ` + "`holdfast events`" + ` shows how it went
   CDS: had 12 clusters, the control plane sends 7 since 11:59:50, which looks like an accident: clients keep what they have until it confirms that, for which it is asked in 50s; ` + "`holdfast dump --type CDS` shows what (removal_held_back); `holdfast resume --removals`" + ` confirms it at once
@@ -174,6 +175,41 @@ func TestTheStateOfAnUpstreamIsWhatIsKnownOfIt(t *testing.T) {
 	} {
 		if got := u.state(); got != want {
 			t.Errorf("%+v is %q, want %q", u, got, want)
+		}
+	}
+}
+
+// No Envoy is no problem while it may be restarting, and an error after a minute.
+func TestAMissingEnvoyIsAProblem(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	for ago, want := range map[time.Duration]string{
+		0:                "",
+		59 * time.Second: "",
+		time.Minute:      "no Envoy is connected, for 1m: nothing takes what is served. ",
+		2 * time.Hour:    "no Envoy is connected, for 2h: ",
+	} {
+		s := Status{Now: now}
+		if ago > 0 {
+			s.NoEnvoySince = now.Add(-ago)
+		}
+		found := s.Problems()
+		switch {
+		case want == "" && len(found) > 0, want != "" && len(found) != 1:
+			t.Errorf("%s: %+v", ago, found)
+		case want != "" && (found[0].Level != Failing || !strings.HasPrefix(found[0].Text, want) || !found[0].Since.Equal(s.NoEnvoySince)):
+			t.Errorf("%s: %+v, want %q", ago, found[0], want)
+		}
+	}
+}
+
+// A client's words may be long: a line has their beginning, and says whose they are.
+func TestTheClientsWordsAreShownInStatus(t *testing.T) {
+	group := Group{NodeID: "n", Types: []Type{{
+		Type: "LDS", Resources: map[string]int{"rejected": 3, "suspect": 2}, NotAcceptedNames: []string{"a", "b", "c"}, NotAcceptedReason: strings.Repeat("ä", maxShown),
+	}}}
+	for _, problem := range (Status{Groups: []Group{group}}).Problems() {
+		if !strings.Contains(problem.Text, `node "n" (a, b, c, …): ää`) || len(problem.Text) > maxShown+300 || !strings.Contains(problem.Text, "ä…") || !utf8.ValidString(problem.Text) {
+			t.Errorf("%s", problem.Text)
 		}
 	}
 }

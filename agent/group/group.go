@@ -46,6 +46,8 @@ type Config struct {
 	// WatchDisconnects warns of Envoys that live for less than a minute. It is for Envoys that are not
 	// the agent's child, whose exits the agent does not see.
 	WatchDisconnects bool
+	// Presence, if set, is told of the Envoys that come and go.
+	Presence *Presence
 	// RestoreAfter is when restored resources are served even if no source has answered; 0 means
 	// DefaultRestoreAfter.
 	RestoreAfter time.Duration
@@ -430,10 +432,26 @@ func (g *Group) attach(c downstream.Client) view {
 	if g.cfg.Tracer != nil {
 		v.trace = g.cfg.Tracer.Connected(c)
 	}
+	envoy, presence := c.Node.GetUserAgentName() == xds.EnvoyUserAgent, g.cfg.Presence
+	switch {
+	case presence == nil:
+	case !envoy:
+		presence.other()
+	case c.Fetch:
+		presence.poll()
+	default:
+		presence.connected()
+		v.closed = func(bool) { presence.disconnected() }
+	}
 	// A fetch is short, and other clients than Envoy may be short-lived on purpose.
-	if g.cfg.WatchDisconnects && !c.Fetch && c.Node.GetUserAgentName() == xds.EnvoyUserAgent {
+	if g.cfg.WatchDisconnects && !c.Fetch && envoy {
 		g.disconnects.connected(time.Now())
-		v.closed = g.clientDisconnected
+		closed := v.closed
+		v.closed = func(byServer bool) {
+			if g.clientDisconnected(byServer); closed != nil {
+				closed(byServer)
+			}
+		}
 	}
 	return v
 }

@@ -446,3 +446,17 @@ func TestConfigurationIsChecked(t *testing.T) {
 		}
 	}
 }
+
+// Whoever shows a token to a server that checks none learns that, and not that he has shown nothing.
+func TestATokenThatNobodyChecksIsSaidToBe(t *testing.T) {
+	for _, required := range []bool{true, false} {
+		a, err := New(Config{Required: required})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := a.Identify(t.Context(), withToken("a.b.c"), domains)
+		if id != nil || (err != nil) != required || required && (status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "--token-issuer")) {
+			t.Errorf("required %v: %+v, %v", required, id, err)
+		}
+	}
+}

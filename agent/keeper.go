@@ -58,6 +58,8 @@ type disk interface {
 	Sync() error
 	Rewrite(state iter.Seq[store.Record]) error
 	Grown() bool
+	Check() error
+	Hangs() error
 	Close() error
 	Status() store.Status
 }
@@ -411,6 +413,7 @@ func (k *keeper) run(ctx context.Context) error {
 	ended, end := context.WithCancel(context.Background())
 	defer end()
 	syncing.Go(func() { k.sync(ended) })
+	syncing.Go(func() { k.look(ended) })
 	pause := minDiskPause
 	wake.Loop(ctx, k.wake, func() (next time.Time) {
 		k.writing.Lock()
@@ -432,6 +435,28 @@ func (k *keeper) run(ctx context.Context) error {
 	defer k.writing.Unlock()
 	k.finish()
 	return nil
+}
+
+// lookEvery is how often the state on disk is looked at while nothing changes.
+const lookEvery = 5 * time.Second
+
+// look writes everything again soon after the state on disk was deleted, truncated or replaced, and logs when the disk hangs and when that has
+// ended, until ctx ends.
+func (k *keeper) look(ctx context.Context) {
+	var hung error
+	for wake.Sleep(ctx, lookEvery) {
+		if err := k.disk.Check(); err != nil {
+			wake.Signal(k.wake)
+		}
+		switch err := k.disk.Hangs(); {
+		case err != nil && hung == nil:
+			k.log.Error("the state's disk hangs: changes are in memory only", "err", err)
+			hung = err
+		case err == nil && hung != nil:
+			k.log.Info("the state's disk does not hang any more")
+			hung = nil
+		}
+	}
 }
 
 // sync calls fsync syncAfter the first write since the last fsync, until ctx ends. It does not block

@@ -333,6 +333,9 @@ func (d *fakeDisk) Sync() error {
 	return nil
 }
 
+func (*fakeDisk) Check() error { return nil }
+func (*fakeDisk) Hangs() error { return nil }
+
 func (d *fakeDisk) Grown() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

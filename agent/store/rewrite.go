@@ -18,6 +18,7 @@ import (
 func (s *Store) Rewrite(state iter.Seq[Record]) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer s.begin("a rewrite")()
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("store: rewrite: %w", err)

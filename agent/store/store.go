@@ -100,6 +100,7 @@ type Store struct {
 
 	statusMu sync.Mutex
 	status   Status
+	running  map[*operation]struct{} // those that wait for the disk
 }
 
 // logFile is a generation that is appended to.
@@ -116,7 +117,7 @@ func New(cfg Config) *Store {
 	return &Store{
 		cfg: cfg, dir: cfg.Dir, fs: cmp.Or[FS](cfg.FS, &osFS{}),
 		log:     cmp.Or(cfg.Logger, slog.Default()).With("dir", cfg.Dir),
-		asideAs: make(map[string]string), unreadable: make(map[string]bool),
+		asideAs: make(map[string]string), unreadable: make(map[string]bool), running: make(map[*operation]struct{}),
 		status: Status{Dir: cfg.Dir, Encrypted: len(cfg.Keys) > 0},
 	}
 }
@@ -128,6 +129,7 @@ func New(cfg Config) *Store {
 func (s *Store) Open() (*Loaded, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer s.begin("opening the state")()
 	_ = s.closeLog()
 	before := s.Status().Err
 	loaded, err := s.openLocked()
@@ -154,6 +156,7 @@ func (s *Store) Append(batch []Record) error {
 	if len(batch) == 0 {
 		return nil
 	}
+	defer s.begin("a write")()
 	if err := s.checkInPlace(); err != nil {
 		return s.abandonLog("append", s.file, err)
 	}
@@ -206,7 +209,9 @@ func (s *Store) Sync() error {
 	if file == nil {
 		return noLog
 	}
+	end := s.begin("an fsync")
 	err := file.Sync()
+	end()
 	if err == nil {
 		return nil
 	}
@@ -245,6 +250,8 @@ func (s *Store) checkInPlace() error {
 		return err
 	case !os.SameFile(opened, current), s.lock == nil, !s.lock.Held():
 		return fmt.Errorf("%s: the file or the lock beside it was replaced by another", s.path(s.file.name))
+	case opened.Size() != s.file.size:
+		return fmt.Errorf("%s: another program changed the file: it has %d bytes, and %d were written", s.path(s.file.name), opened.Size(), s.file.size)
 	}
 	return nil
 }
@@ -432,6 +439,9 @@ func (s *Store) Status() Status {
 	s.statusMu.Lock()
 	defer s.statusMu.Unlock()
 	out := s.status
+	if since, err := s.hanging(time.Now()); err != nil {
+		out.Durable, out.Err, out.Since = false, err, since
+	}
 	out.Aside = slices.Clone(out.Aside)
 	out.Skipped = maps.Clone(out.Skipped)
 	return out

@@ -89,9 +89,13 @@ func (id *identity) wait() time.Duration {
 	return max(wait, 0)
 }
 
+// due reports whether a certificate must be requested. One that is not valid yet is replaced at once: the clock was ahead when it was made.
 func (id *identity) due() bool {
 	id.s.m.mu.Lock()
 	defer id.s.m.mu.Unlock()
+	if now := id.s.m.now(); id.attempts == 0 && id.current != nil && now.Before(id.current.pair.Leaf().NotBefore) {
+		id.nextAttempt = now
+	}
 	return id.s.authority != nil && !id.s.m.now().Before(id.nextAttempt)
 }
 

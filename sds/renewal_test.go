@@ -265,6 +265,22 @@ func TestACertificateFromTheFutureIsHeldUntilItIsValid(t *testing.T) {
 	})
 }
 
+// A certificate that was made while the clock was ahead is rejected by peers when that is set right: it is replaced at once, and not when it would
+// be renewed; also one that was stored.
+func TestACertificateOfAClockThatWasAheadIsReplacedAtOnce(t *testing.T) {
+	signing(t, nil, func(r *rig) {
+		r.set(24 * time.Hour)
+		r.wait(30 * time.Second)
+		r.wait(12 * time.Hour) // it is renewed
+		ahead := r.checkCertificate()
+		r.set(-24 * time.Hour)
+		r.wait(time.Minute)
+		if after := r.checkCertificate(); after.Leaf().Equal(ahead.Leaf()) || after.Leaf().NotBefore.After(r.now()) {
+			t.Errorf("valid from %s on, and it is %s", after.Leaf().NotBefore, r.now())
+		}
+	})
+}
+
 func TestAClockThatIsSetForwardIsNoticedWithin30Seconds(t *testing.T) {
 	signing(t, nil, func(r *rig) {
 		before := r.checkCertificate()

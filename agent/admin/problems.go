@@ -255,6 +255,7 @@ func certificateProblems(s *sds.Status, now time.Time) (lines problems) {
 	}
 	for _, id := range s.Identities {
 		attempts := plural(id.Attempts, "attempt")
+		lines.addIf(now.Before(id.NotBefore), "certificate %s: valid only %s: peers reject it until then; a new one is requested. Is a clock wrong?", id.Secret, in(now, id.NotBefore))
 		switch valid := now.Before(id.NotAfter); {
 		case id.Error == "" && (id.Serial == "" || valid):
 		case id.Serial == "":

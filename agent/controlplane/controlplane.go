@@ -154,7 +154,8 @@ func checkListen(addr string, tls bool) error {
 	return nil
 }
 
-// transport reads the TLS files; nil for plaintext.
+// transport returns the settings of TLS; nil for plaintext. The files are read again for each connection, so that they can be rotated: they are
+// small, and agents connect seldom. What cannot be read leaves the last ones in use.
 func transport(cfg Config) (*tls.Config, error) {
 	if cfg.TLSCert == "" && cfg.TLSKey == "" {
 		if cfg.TLSClientCA != "" {
@@ -162,6 +163,25 @@ func transport(cfg Config) (*tls.Config, error) {
 		}
 		return nil, nil
 	}
+	first, err := readTLS(cfg)
+	if err != nil {
+		return nil, err
+	}
+	var last atomic.Pointer[tls.Config]
+	last.Store(first)
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		conf, err := readTLS(cfg)
+		if err != nil {
+			cfg.Log.Error("TLS files cannot be read; the last ones stay in use", "err", err)
+			return last.Load(), nil
+		}
+		last.Store(conf)
+		return conf, nil
+	}}, nil
+}
+
+// readTLS reads the TLS files.
+func readTLS(cfg Config) (*tls.Config, error) {
 	pair, err := dial.KeyPair(cfg.TLSCert, cfg.TLSKey)
 	if err != nil {
 		return nil, fmt.Errorf("--tls-cert, --tls-key: %w", err)

@@ -182,6 +182,43 @@ func TestItServesOverTLS(t *testing.T) {
 	}
 }
 
+// Certificates are rotated without a restart: the next connection gets the new one. What cannot be read leaves the last one in use.
+func TestTheFilesOfTLSAreReadForEachConnection(t *testing.T) {
+	cert, key := certificate(t, "server")
+	mine, myKey := certificate(t, "client")
+	addr := listening(t, Config{Listen: "127.0.0.1:0", TLSCert: cert, TLSKey: key, TLSClientCA: mine})
+	served := func(what string, trusted, shown, shownKey string, want bool) {
+		t.Helper()
+		if err := askFor(t, xdstest.Delta, addr, credentials.NewTLS(trusting(t, trusted, shown, shownKey))); (err == nil) != want {
+			t.Errorf("%s: %v, want served: %v", what, err, want)
+		}
+	}
+	before, _ := certificate(t, "before")
+	copyTo := func(to, from string) {
+		t.Helper()
+		content, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(to, content, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	copyTo(before, cert)
+	served("at first", before, mine, myKey, true)
+	renewed, renewedKey := certificate(t, "renewed")
+	other, otherKey := certificate(t, "other")
+	copyTo(cert, renewed)
+	copyTo(mine, other)
+	copyTo(key, renewedKey)
+	served("renewed", renewed, other, otherKey, true)
+	served("by whom trusts the one before", before, other, otherKey, false)
+	if err := os.WriteFile(cert, []byte("rubbish"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	served("rubbish", renewed, other, otherKey, true)
+}
+
 func TestABadConfigurationIsRefused(t *testing.T) {
 	cert, key := certificate(t, "server")
 	_, otherKey := certificate(t, "other")

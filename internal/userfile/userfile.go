@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -51,7 +52,8 @@ func OthersMayRead(path string) bool {
 }
 
 // Within returns the result of read, which reads the file at path, or an error if that takes too long. The
-// goroutine of a read that the file system does not answer ends when it is answered.
+// goroutine of a read that the file system does not answer ends when it is answered; until then no other read of the path begins, so that a
+// file system that hangs costs one thread for each path, however often it is read.
 func Within(path string, read func() ([]byte, error)) ([]byte, error) {
 	return within(path, timeout, read)
 }
@@ -61,16 +63,61 @@ func within(path string, limit time.Duration, read func() ([]byte, error)) ([]by
 		data []byte
 		err  error
 	}
+	late := time.NewTimer(limit)
+	defer late.Stop()
+	slow := fmt.Errorf("%s: not read within %s: %w", path, limit, ErrSlow)
+	turn := takeTurns(path)
+	select {
+	case turn.busy <- struct{}{}:
+	case <-late.C:
+		turn.leave()
+		return nil, slow
+	}
 	done := make(chan result, 1)
 	go func() {
+		defer turn.leave()
+		defer func() { <-turn.busy }()
 		data, err := read()
 		done <- result{data, err}
 	}()
 	select {
 	case r := <-done:
 		return r.data, r.err
-	case <-time.After(limit):
-		return nil, fmt.Errorf("%s: not read within %s: is it on a volume that hangs?", path, limit)
+	case <-late.C:
+		return nil, slow
+	}
+}
+
+// turns are the reads of one path, which take turns.
+type turns struct {
+	path string
+	busy chan struct{} // has a value while one reads
+	n    int           // that read or wait; under paths.mu
+}
+
+// paths has the turns of the paths that are read now.
+var paths = struct {
+	mu sync.Mutex
+	of map[string]*turns
+}{of: make(map[string]*turns)}
+
+func takeTurns(path string) *turns {
+	paths.mu.Lock()
+	defer paths.mu.Unlock()
+	t := paths.of[path]
+	if t == nil {
+		t = &turns{path: path, busy: make(chan struct{}, 1)}
+		paths.of[path] = t
+	}
+	t.n++
+	return t
+}
+
+func (t *turns) leave() {
+	paths.mu.Lock()
+	defer paths.mu.Unlock()
+	if t.n--; t.n == 0 {
+		delete(paths.of, t.path)
 	}
 }
 

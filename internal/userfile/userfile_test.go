@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -107,6 +109,54 @@ func TestAReadThatHangsIsGivenUp(t *testing.T) {
 		_, err := Within("key /k", func() ([]byte, error) { <-hang; return nil, nil })
 		if err == nil || err.Error() != "key /k: not read within 5s: is it on a volume that hangs?" {
 			t.Errorf("%v", err)
+		}
+	})
+}
+
+// A file system that hangs costs one thread for each path, however often and by how many it is read; when it answers, everything is as before.
+func TestAPathThatHangsIsReadByOneAtATime(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		answers, slow := make(chan struct{}), 0
+		var reads atomic.Int64
+		hangs := func() ([]byte, error) {
+			reads.Add(1)
+			<-answers
+			return []byte("old"), nil
+		}
+		var readers sync.WaitGroup
+		failed := make(chan error, 100)
+		for range 10 {
+			for range 10 {
+				readers.Go(func() {
+					_, err := within("/hangs", time.Second, hangs)
+					failed <- err
+				})
+			}
+			time.Sleep(2 * time.Second)
+		}
+		readers.Wait()
+		close(failed)
+		for err := range failed {
+			if !errors.Is(err, ErrSlow) || !strings.Contains(err.Error(), "/hangs: not read within 1s") {
+				t.Error(err)
+			}
+			slow++
+		}
+		if reads.Load() != 1 || slow != 100 {
+			t.Errorf("%d reads hang for %d calls", reads.Load(), slow)
+		}
+		if b, err := within("/other", time.Second, func() ([]byte, error) { return []byte("x"), nil }); err != nil || string(b) != "x" {
+			t.Errorf("another path: %q, %v", b, err)
+		}
+		close(answers)
+		if b, err := within("/hangs", time.Second, func() ([]byte, error) { return []byte("new"), nil }); err != nil || string(b) != "new" {
+			t.Errorf("when it answers: %q, %v", b, err)
+		}
+		time.Sleep(time.Second)
+		paths.mu.Lock()
+		defer paths.mu.Unlock()
+		if paths.of["/hangs"] != nil || paths.of["/other"] != nil {
+			t.Errorf("paths that nobody reads are remembered: %v", paths.of)
 		}
 	})
 }

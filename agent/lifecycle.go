@@ -44,6 +44,7 @@ type lifecycle struct {
 func (a *Agent) takeLocks(take watchdog.Take) {
 	a.groups.TakeLocks(take)
 	take("the streams of clients", a.server.TakeLocks)
+	take("whether an Envoy is there", a.presence.TakeLocks)
 	take("the events", a.events.TakeLocks)
 	take("the metrics", a.metrics.TakeLocks)
 	if a.certificates != nil {

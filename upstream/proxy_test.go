@@ -32,13 +32,13 @@ func (p *proxyServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	defer func() { _ = to.Close() }()
-	w.WriteHeader(http.StatusOK)
-	conn, _, err := http.NewResponseController(w).Hijack()
+	conn, sent, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return
 	}
 	defer func() { _ = conn.Close() }()
-	go func() { _, _ = io.Copy(to, conn) }()
+	_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\n\r\n")
+	go func() { _, _ = io.Copy(to, sent) }()
 	_, _ = io.Copy(conn, to)
 }
 

@@ -3,6 +3,8 @@ package group
 import (
 	"sync"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/internal/watchdog"
 )
 
 // Presence knows whether an Envoy is there that takes what is served. One that was, or that is configured, is missed; clients other than
@@ -49,6 +51,9 @@ func (p *Presence) other() {
 	defer p.mu.Unlock()
 	p.awaited = time.Time{}
 }
+
+// TakeLocks takes and releases the lock, for a watchdog.
+func (p *Presence) TakeLocks() { watchdog.Lock(&p.mu) }
 
 // Absent returns since when no Envoy is there; the zero time if one is, or if none is expected.
 func (p *Presence) Absent(now time.Time) time.Time {

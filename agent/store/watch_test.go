@@ -108,11 +108,11 @@ func TestADiskThatHangsIsAProblem(t *testing.T) {
 			g.open = make(chan struct{})
 			ended := make(chan error)
 			go func() { ended <- do(s) }()
-			time.Sleep(HangsAfter - 1)
+			time.Sleep(HangsAfter - time.Nanosecond)
 			if status := s.Status(); !status.Durable || status.Err != nil || s.Hangs() != nil {
 				t.Errorf("%s: too early: %+v", what, status)
 			}
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			status := s.Status()
 			if status.Durable || status.Err == nil || !strings.Contains(status.Err.Error(), what+" in "+cfg.Dir+" has not returned for 5s") || time.Since(status.Since) != HangsAfter || s.Hangs() == nil {
 				t.Errorf("%s: %+v", what, status)

@@ -30,7 +30,7 @@ func TestAnAgentWhoseLoopsTurnIsAlive(t *testing.T) {
 			taken = append(taken, what)
 			locks()
 		})
-		want := []string{"the set of groups", "the cache of web-1", "the sources of web-1", "the streams of clients", "the events", "the metrics"}
+		want := []string{"the set of groups", "the cache of web-1", "the sources of web-1", "the streams of clients", "whether an Envoy is there", "the events", "the metrics"}
 		if !slices.Equal(taken, want) {
 			t.Errorf("the watchdog takes the locks of %q, want %q", taken, want)
 		}

@@ -103,6 +103,17 @@ func TestEnvoyTellsTheNodeThatItWasGiven(t *testing.T) {
 // runEnvoyForItsNode starts an Envoy, asks its admin for its node, and stops it.
 func runEnvoyForItsNode(t *testing.T, envoy, path, admin string) *corev3.Node {
 	t.Helper()
+	info := &adminv3.ServerInfo{}
+	body := askEnvoy(t, envoy, path, admin, "/server_info")
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(body, info); err != nil {
+		t.Fatalf("%v in\n%s", err, body)
+	}
+	return info.GetNode()
+}
+
+// askEnvoy starts an Envoy, asks its admin once that answers, and stops it.
+func askEnvoy(t *testing.T, envoy, path, admin, what string) []byte {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	var log bytes.Buffer
@@ -121,14 +132,10 @@ func runEnvoyForItsNode(t *testing.T, envoy, path, admin string) *corev3.Node {
 	retry := time.NewTicker(20 * time.Millisecond) // a foreign process: there is nothing to wait on but its socket
 	defer retry.Stop()
 	for {
-		if body, err := get(ctx, client, "http://admin/server_info"); err == nil {
+		if body, err := get(ctx, client, "http://admin"+what); err == nil {
 			cancel()
 			<-exited
-			info := &adminv3.ServerInfo{}
-			if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(body, info); err != nil {
-				t.Fatalf("%v in\n%s", err, body)
-			}
-			return info.GetNode()
+			return body
 		}
 		select {
 		case err := <-exited:

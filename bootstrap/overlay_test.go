@@ -86,7 +86,7 @@ func TestABadOverlayIsAnErrorThatNamesItAndThePlace(t *testing.T) {
 		{"an unknown field", Merge, "admin: {}\nstatic_resources:\n  clusters:\n  - name: a\n    nmae: b\n", `overlay mine.yaml (merge): line 5: field static_resources.clusters[0].nmae: unknown field "nmae"`},
 		{"a wrong value", Merge, "static_resources:\n  clusters:\n  - name: a\n  - connect_timeout: 5\n", `line 4: field static_resources.clusters[1].connect_timeout: `},
 		{"a wrong value behind text that is no ASCII", Merge, "node:\n  id: \"日本🙂\"\n  cluster: [x]\n", `line 3: field node.cluster: `},
-		{"a wrong value of an anchor", Merge, "node: &n\n  id: 7\n", `line 2: field node.id: must be a string, and is a number`},
+		{"a wrong value of an anchor", Merge, "node: &n\n  id: 7\n", `line 2: field node.id: must be a string, and is a number: put it into quotes`},
 		{"a wrong enum", Merge, "static_resources:\n  clusters:\n  - type: STATTIC", `line 3: field static_resources.clusters[0].type: `},
 		{"a list for a message", Merge, "admin:\n- a", `line 2: field admin: `},
 		{"an unknown type", Merge, "bootstrap_extensions:\n- name: x\n  typed_config:\n    \"@type\": type.googleapis.com/vendor.Heard.Of\n", `line 4: field bootstrap_extensions[0].typed_config.@type: type "type.googleapis.com/vendor.Heard.Of" is not known to this build`},

@@ -35,9 +35,9 @@ func readFile[T any](what, path string, decode func(*yamlproto.Node) (T, error))
 
 // parseDocument parses exactly one document.
 func parseDocument(data []byte, f Format) (*yamlproto.Node, error) {
-	format := yamlproto.JSON
+	format := yamlproto.EnvoyJSON
 	if f == YAML {
-		format = yamlproto.YAML11
+		format = yamlproto.EnvoyYAML
 	}
 	documents, err := yamlproto.Read(data, format)
 	switch {

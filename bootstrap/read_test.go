@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/holdfast-xds/holdfast/internal/atomicfile"
 )
@@ -32,8 +33,12 @@ func TestTheNodeThatWasWrittenIsRead(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !proto.Equal(node, b.GetNode()) {
-				t.Errorf("got %v, want %v", node, b.GetNode())
+			want := proto.CloneOf(b.GetNode())
+			if format == YAML { // in which Envoy takes a number with a fraction for text, where it may be either
+				want.GetMetadata().GetFields()["PORTS"].GetListValue().GetValues()[1] = structpb.NewStringValue("9090.5")
+			}
+			if !proto.Equal(node, want) {
+				t.Errorf("got %v, want %v", node, want)
 			}
 		})
 	}
@@ -81,8 +86,8 @@ func TestABadBootstrapIsAnErrorThatNamesFileAndField(t *testing.T) {
 		{"node is null", "a.json", `{"node": null}`, "line 1: field node: "},
 		{"no id", "a.yaml", "node: {cluster: c}", "node.id is missing or empty"},
 		{"no cluster", "a.json", `{"node": {"id": "n", "cluster": ""}}`, "node.cluster is missing or empty"},
-		{"id is a number", "a.json", "{\n  \"node\": {\n    \"id\": 7}}", "line 3: field node.id: must be a string, and is a number"},
-		{"id is a number in YAML", "a.yaml", "node:\n  id: 7\n  cluster: c", "line 2: field node.id: must be a string, and is a number"},
+		{"id is a number", "a.json", "{\n  \"node\": {\n    \"id\": 7}}", "line 3: field node.id: must be a string, and is a number: put it into quotes"},
+		{"id is a number in YAML", "a.yaml", "node:\n  id: 7\n  cluster: c", "line 2: field node.id: must be a string, and is a number: put it into quotes"},
 		{"node is a list", "a.yaml", "node: []", "line 1: field node: "},
 		{"node twice", "a.json", `{"node": {"id": "n", "cluster": "c"}, "node": {}}`, `line 1: field node: duplicate field "node": first on line 1`},
 		{"node twice in YAML", "a.yaml", "node: {}\nnode: {}", `line 2: field node: duplicate field "node": first on line 1`},

@@ -154,11 +154,11 @@ func TestANodeThatComesLaterIsGivenWhatTheOthersHave(t *testing.T) {
 		}
 		s.settle()
 		s.holds(a, "a", "b")
-		s.write("new.yaml", cluster("n", "1s"))
+		s.write("new.yaml", cluster("new", "1s"))
 		s.settle()
 		d := s.machine("d", xdstest.ClientConfig{})
 		for _, client := range []*xdstest.Client{a, b, c, d} {
-			s.holds(client, "a", "n")
+			s.holds(client, "a", "new")
 		}
 	})
 }

@@ -31,7 +31,11 @@ func (n *Node) wrongType(m protoreflect.MessageDescriptor, wrong *Node) string {
 	if want == "" || is == "null" || strings.HasPrefix(want, is) {
 		return ""
 	}
-	return fmt.Sprintf("must be %s, and is %s", want, is)
+	hint := ""
+	if want == "a string" && (is == "a boolean" || is == "a number") {
+		hint = ": put it into quotes"
+	}
+	return fmt.Sprintf("must be %s, and is %s%s", want, is, hint)
 }
 
 // place is what a message has at a node: a message, or a field; of a list or a map the whole, or one value.

@@ -123,7 +123,7 @@ func TestWhatIsWrongIsNamedWithLineAndField(t *testing.T) {
 		{"an unknown field in what an alias means", YAML, "node: {locality: &l {\n  zon: a}}\n", `line 2: field node.locality.zon: unknown field "zon"`},
 		{"an unknown field that is merged", YAML, "node:\n  <<: {\n  idd: b}\n", `line 3: field node.idd: unknown field "idd"`},
 		{"an unknown field in a list at the top", YAML, "- a", `line 1: must be a mapping, and is a list`},
-		{"a value that may be a secret", YAML, "node:\n  id: 7", `line 2: field node.id: must be a string, and is a number`},
+		{"a value that may be a secret", YAML, "node:\n  id: 7", `line 2: field node.id: must be a string, and is a number: put it into quotes`},
 		{"a text for a list", YAML, "node:\n  extensions: a", `line 2: field node.extensions: must be a list, and is a string`},
 		{"a number in a list of mappings", YAML, "node:\n  extensions:\n  - 1", `line 3: field node.extensions[0]: must be a mapping, and is a number`},
 		{"a list for a mapping", YAML, "node:\n  dynamic_parameters: [a]", `line 2: field node.dynamic_parameters: must be a mapping, and is a list`},
@@ -168,6 +168,17 @@ func TestWhatIsWrongIsNamedWithLineAndField(t *testing.T) {
 				t.Errorf("the unknown type is %q", at.UnknownType)
 			}
 		})
+	}
+}
+
+// A key that is tagged !ignore is the home of anchors, and no field: Envoy passes it over (TestEnvoyReadsTheseForms in package bootstrap).
+func TestWhatIsTaggedIgnoreIsPassedOver(t *testing.T) {
+	documents, err := Read([]byte("!ignore anchors:\n  - &name a\n  - {x: &port 1}\nname: *name\nlist: [{!ignore y: z}, *port]\n"), YAML)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(strings.Fields(string(documents[0].JSON())), ""); got != `{"name":"a","list":[{},1]}` {
+		t.Errorf("%s", got)
 	}
 }
 

@@ -45,7 +45,7 @@ func (n *Node) Text() (text string, ok bool) {
 // Without returns a mapping without some of its keys. The values are those of n, so that their lines
 // and paths stay the same.
 func (n *Node) Without(keys ...string) *Node {
-	rest := &Node{Line: n.Line, parent: n.parent, key: n.key, index: n.index, kind: n.kind, json: n.json, positions: maps.Clone(n.positions)}
+	rest := &Node{Line: n.Line, envoy: n.envoy, parent: n.parent, key: n.key, index: n.index, kind: n.kind, json: n.json, positions: maps.Clone(n.positions)}
 	clear(rest.positions)
 	for i, key := range n.keys {
 		if slices.Contains(keys, key.key) {

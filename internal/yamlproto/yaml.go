@@ -19,7 +19,10 @@ import (
 // as several nodes.
 const maxExpansion = 1_000_000
 
-func readYAML(data []byte, booleans11 bool) ([]*Node, error) {
+// ignoreTag is the tag of a key that is not part of a document, as in Envoy: it is the home of anchors to which the rest refers.
+const ignoreTag = "!ignore"
+
+func readYAML(data []byte, format Format) ([]*Node, error) {
 	var documents []*Node
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	for {
@@ -34,8 +37,8 @@ func readYAML(data []byte, booleans11 bool) ([]*Node, error) {
 		if len(parsed.Content) == 0 {
 			continue
 		}
-		document := &Node{}
-		r := &yamlReader{booleans11: booleans11, budget: len(data) + maxExpansion}
+		document := &Node{envoy: format.isEnvoy()}
+		r := &yamlReader{format: format, budget: len(data) + maxExpansion}
 		if err := r.read(document, parsed.Content[0], 0); err != nil {
 			return nil, err
 		}
@@ -114,7 +117,7 @@ func controlCharacter(data []byte) (int, rune) {
 }
 
 type yamlReader struct {
-	booleans11 bool
+	format Format
 	// budget is the number of nodes that may still follow, which bounds the expansion of aliases.
 	budget int
 }
@@ -177,7 +180,7 @@ func (r *yamlReader) pairs(n *Node, y *yaml.Node, depth int, merged bool) error 
 			continue
 		case name.Kind != yaml.ScalarNode:
 			return &Error{Line: name.Line, Err: errors.New("a key must be a plain value")}
-		case merged && n.Get(name.Value) != nil:
+		case name.Tag == ignoreTag, merged && n.Get(name.Value) != nil:
 			continue
 		}
 		key := &Node{Line: name.Line, parent: n, key: name.Value, json: quote(name.Value)}
@@ -222,6 +225,9 @@ func (r *yamlReader) merge(n *Node, y *yaml.Node, depth int) error {
 // scalar returns a scalar as JSON: numbers, booleans and null as such, and everything else (dates,
 // base64) as a string.
 func (r *yamlReader) scalar(y *yaml.Node) (string, error) {
+	if r.format.isEnvoy() {
+		return envoyScalar(y), nil
+	}
 	switch tag := y.ShortTag(); tag {
 	case "!!null":
 		return "null", nil
@@ -238,7 +244,7 @@ func (r *yamlReader) scalar(y *yaml.Node) (string, error) {
 	case "!!binary":
 		return quote(strings.Join(strings.Fields(y.Value), "")), nil
 	default:
-		if r.booleans11 && y.Style == 0 {
+		if r.format == YAML11 && y.Style == 0 {
 			switch y.Value {
 			case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":
 				return "true", nil

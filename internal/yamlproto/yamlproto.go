@@ -33,9 +33,12 @@ const (
 	JSON Format = "JSON"
 	// YAML is YAML 1.2: the words yes, no, on and off are strings.
 	YAML Format = "YAML"
-	// YAML11 has the booleans of YAML 1.1: y, yes, on, n, no and off, unless quoted. Envoy reads YAML
-	// in this way.
+	// YAML11 has the booleans of YAML 1.1: y, yes, on, n, no and off, unless quoted.
 	YAML11 Format = "YAML 1.1"
+	// EnvoyYAML and EnvoyJSON are read as Envoy reads its own files: YAML 1.1 as yaml-cpp does, and forms beside those of the JSON format of
+	// protocol buffers (see envoyScalar and lenient).
+	EnvoyYAML Format = "YAML as Envoy reads it"
+	EnvoyJSON Format = "JSON as Envoy reads it"
 )
 
 // maxDepth bounds the nesting of a document; it is far greater than in any real configuration.
@@ -49,10 +52,14 @@ func Read(data []byte, format Format) ([]*Node, error) {
 			return nil, &Error{Line: number, Err: errors.New("not UTF-8 text")}
 		}
 	}
-	if format == JSON {
-		return readJSON(data)
+	if format == JSON || format == EnvoyJSON {
+		documents, err := readJSON(data)
+		for _, d := range documents {
+			d.envoy = format.isEnvoy()
+		}
+		return documents, err
 	}
-	return readYAML(data, format == YAML11)
+	return readYAML(data, format)
 }
 
 // Error is an error with its location.
@@ -102,7 +109,9 @@ type Node struct {
 	key    string
 	index  int
 
-	kind kind
+	// envoy is set for a document that is read as Envoy reads it.
+	envoy bool
+	kind  kind
 	// json is the JSON form of a scalar.
 	json string
 	// keys are the keys of a mapping in order; each is a scalar whose field key is set.
@@ -141,6 +150,14 @@ func (n *Node) field() string {
 	default:
 		return n.parent.field() + "." + n.key
 	}
+}
+
+// document returns the document that the node is a part of.
+func (n *Node) document() *Node {
+	for n.parent != nil {
+		n = n.parent
+	}
+	return n
 }
 
 // IsMapping reports whether the node is a mapping.
@@ -190,7 +207,11 @@ func (n *Node) UnmarshalKnown(m proto.Message) error {
 
 func (n *Node) unmarshal(m proto.Message, options protojson.UnmarshalOptions, texts map[*Node]string) error {
 	w := writer{texts: texts}
-	w.node(n)
+	if top := n.document(); top.envoy && len(texts) == 0 {
+		w.node(n.lenient(m.ProtoReflect().Descriptor()))
+	} else {
+		w.node(n)
+	}
 	types := envoytypes.NewLookup()
 	options.Resolver = types
 	err := options.Unmarshal(w.out.Bytes(), m)

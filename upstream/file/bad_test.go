@@ -49,7 +49,7 @@ func TestBadFileIsNamedWithLineAndField(t *testing.T) {
 		},
 		"a number where a string belongs": {
 			"a.yaml", "\"@type\": " + xds.ClusterType + "\nname: 1\n",
-			`a.yaml:2: field name: must be a string, and is a number`,
+			`a.yaml:2: field name: must be a string, and is a number: put it into quotes`,
 		},
 		"a key twice": {
 			"a.yaml", cluster("a") + "name: b\n",

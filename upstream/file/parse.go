@@ -65,9 +65,9 @@ type parser struct {
 }
 
 var parsers = map[string]parser{
-	".yaml":      {parseDocuments, yamlproto.YAML},
-	".yml":       {parseDocuments, yamlproto.YAML},
-	".json":      {parseDocuments, yamlproto.JSON},
+	".yaml":      {parseDocuments, yamlproto.EnvoyYAML},
+	".yml":       {parseDocuments, yamlproto.EnvoyYAML},
+	".json":      {parseDocuments, yamlproto.EnvoyJSON},
 	".pb":        {decode: parseBinary},
 	".bin":       {decode: parseBinary},
 	".binpb":     {decode: parseBinary},
@@ -93,7 +93,7 @@ func parse(name string, data []byte, now time.Time) ([]entry, error) {
 		case !ok:
 			return nil, &ParseError{File: name, Err: err}
 		case at.UnknownType != "":
-			at.Err = fmt.Errorf("type %q is not known to this build and cannot be read from %s: write it as a DiscoveryResponse in a .pb file, which can carry any type", at.UnknownType, p.format)
+			at.Err = fmt.Errorf("type %q is not known to this build and cannot be read from %s: write it as a DiscoveryResponse in a .pb file, which can carry any type", at.UnknownType, strings.Fields(string(p.format))[0])
 		}
 		return nil, &ParseError{File: name, Line: at.Line, Field: at.Field, Err: at.Err}
 	}
@@ -214,7 +214,7 @@ func parseDocuments(data []byte, format yamlproto.Format) ([]entry, error) {
 		return nil, err
 	case len(documents) == 0:
 		return nil, errEmpty
-	case len(documents) > 1 && format == yamlproto.JSON:
+	case len(documents) > 1 && format == yamlproto.EnvoyJSON:
 		return nil, &yamlproto.Error{Line: documents[1].Line, Err: errors.New("more after the end of the document; several resources go into a list under \"resources\"")}
 	}
 	var entries []entry

@@ -112,6 +112,15 @@ var apart = []string{"envoy.admin.", "envoy.data.accesslog.", "envoy.data.cluste
 
 // Finding T11: each field of Envoy's API that may name a resource is known, or is in the list above.
 func TestEveryFieldThatNamesAResourceIsKnown(t *testing.T) {
+	if known := checkFields(t, mayName, isKnown, notReferences); known < 50 {
+		t.Errorf("%d fields are known as references", known)
+	}
+}
+
+// checkFields looks at the fields of Envoy's API that may be of a sort: each is known, or is in the list of others, with a reason. It returns how
+// many are known.
+func checkFields(t *testing.T, mayBe, isKnown func(protoreflect.FieldDescriptor) bool, others map[string]string) (known int) {
+	t.Helper()
 	raw, err := os.ReadFile("../envoytypes/descriptors.binpb")
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +134,6 @@ func TestEveryFieldThatNamesAResourceIsKnown(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := make(map[string]bool)
-	known := 0
 	var look func(protoreflect.MessageDescriptors)
 	look = func(messages protoreflect.MessageDescriptors) {
 		for i := range messages.Len() {
@@ -137,15 +145,15 @@ func TestEveryFieldThatNamesAResourceIsKnown(t *testing.T) {
 			for j := range m.Fields().Len() {
 				field := m.Fields().Get(j)
 				switch name := string(field.FullName()); {
-				case !mayName(field):
+				case !mayBe(field) && !isKnown(field):
 					continue
 				case isKnown(field):
 					known++
-					if notReferences[name] != "" {
-						t.Errorf("%s is a reference, and in the list of those that are not", name)
+					if others[name] != "" {
+						t.Errorf("%s is known, and in the list of those that are something else", name)
 					}
-				case notReferences[name] == "":
-					t.Errorf("%s may name a resource: is it a reference? If not, say why in notReferences", name)
+				case others[name] == "":
+					t.Errorf("%s is not known: what is it? Add it to those that are known, or say in the list what else it is", name)
 				}
 				seen[string(field.FullName())] = true
 			}
@@ -155,13 +163,72 @@ func TestEveryFieldThatNamesAResourceIsKnown(t *testing.T) {
 		look(fd.Messages())
 		return true
 	})
-	for name := range notReferences {
+	for name := range others {
 		if !seen[name] {
 			t.Errorf("%s is in the list, and there is no such field", name)
 		}
 	}
-	if known < 50 {
-		t.Errorf("%d fields are known as references", known)
+	return known
+}
+
+// notReadFiles says what else a field, by its message, has in which a path may be.
+var notReadFiles = map[string]string{
+	"envoy.config.bootstrap.v3.Admin.access_log_path":                                                                                                      written,
+	"envoy.config.bootstrap.v3.Admin.profile_path":                                                                                                         written,
+	"envoy.config.bootstrap.v3.Bootstrap.flags_path":                                                                                                       bootstrap,
+	"envoy.config.bootstrap.v3.Bootstrap.perf_tracing_file_path":                                                                                           written,
+	"envoy.config.bootstrap.v3.ClusterManager.OutlierDetection.event_log_path":                                                                             written,
+	"envoy.config.core.v3.HealthCheck.event_log_path":                                                                                                      written,
+	"envoy.config.core.v3.HealthCheck.HttpHealthCheck.path":                                                                                                ofRequests,
+	"envoy.config.core.v3.Pipe.path":                                                                                                                       "a socket",
+	"envoy.config.core.v3.WatchedDirectory.path":                                                                                                           "a directory that is watched: what is read of it has fields of its own",
+	"envoy.config.route.v3.RouteAction.HashPolicy.Cookie.path":                                                                                             ofRequests,
+	"envoy.config.route.v3.RouteMatch.path":                                                                                                                ofRequests,
+	"envoy.extensions.access_loggers.file.v3.FileAccessLog.path":                                                                                           written,
+	"envoy.extensions.clusters.mcp_multicluster.v3.ClusterConfig.McpCluster.path":                                                                          ofRequests,
+	"envoy.extensions.filters.http.file_server.v3.FileServerConfig.DirectoryBehavior.default_file":                                                         "a name in a directory that is served",
+	"envoy.extensions.filters.http.file_server.v3.FileServerConfig.PathMapping.file_path_prefix":                                                           "a directory that is served, of which requests name the files",
+	"envoy.extensions.filters.http.mcp.v3.ParserConfig.AttributeExtractionRule.path":                                                                       ofRequests,
+	"envoy.extensions.filters.http.mcp_json_rest_bridge.v3.HttpRule.ParameterBinding.argument_path":                                                        ofRequests,
+	"envoy.extensions.filters.http.mcp_json_rest_bridge.v3.McpServerInfo.path":                                                                             ofRequests,
+	"envoy.extensions.filters.http.mcp_router.v3.McpRouter.McpCluster.path":                                                                                ofRequests,
+	"envoy.extensions.filters.http.oauth2.v3.CookieConfig.path":                                                                                            ofRequests,
+	"envoy.extensions.filters.network.reverse_tunnel.v3.ReverseTunnel.request_path":                                                                        ofRequests,
+	"envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.TunnelingConfig.post_path":                                                                     ofRequests,
+	"envoy.extensions.filters.udp.udp_proxy.v3.UdpProxyConfig.UdpTunnelingConfig.post_path":                                                                ofRequests,
+	"envoy.extensions.health_check.event_sinks.file.v3.HealthCheckEventFileSink.event_log_path":                                                            written,
+	"envoy.extensions.http.cache.file_system_http_cache.v3.FileSystemHttpCacheConfig.cache_path":                                                           written,
+	"envoy.extensions.http.cache_v2.file_system_http_cache.v3.FileSystemHttpCacheV2Config.cache_path":                                                      written,
+	"envoy.extensions.key_value.file_based.v3.FileBasedKeyValueStoreConfig.filename":                                                                       written + " and may be missing",
+	"envoy.extensions.network.socket_interface.sockmap.v3.Sockmap.bpf_program_path":                                                                        bootstrap,
+	"envoy.extensions.network.socket_interface.sockmap.v3.Sockmap.cgroup_path":                                                                             bootstrap,
+	"envoy.extensions.transport_sockets.tls.v3.TlsKeyLog.path":                                                                                             written,
+	"envoy.extensions.watchdog.profile_action.v3.ProfileActionConfig.profile_path":                                                                         written,
+	"envoy.extensions.bootstrap.reverse_tunnel.downstream_socket_interface.v3.DownstreamReverseConnectionSocketInterface.HttpHandshakeConfig.request_path": ofRequests,
+	"envoy.type.http.v3.Cookie.path":                                                                                                                       ofRequests,
+}
+
+const (
+	written    = "what Envoy writes"
+	ofRequests = "of requests"
+)
+
+// Finding E7: each field of Envoy's API that may have the path of a file is known, or is in the list above.
+func TestEveryFieldThatHasAPathIsKnown(t *testing.T) {
+	isKnown := func(field protoreflect.FieldDescriptor) bool {
+		return slices.Contains(readFiles[field.ContainingMessage().FullName()], field.Name())
+	}
+	mayBe := func(field protoreflect.FieldDescriptor) bool {
+		name := string(field.Name())
+		return field.Kind() == protoreflect.StringKind &&
+			(strings.Contains(strings.ReplaceAll(name, "profile", ""), "file") || strings.HasSuffix(name, "path") || strings.HasSuffix(name, "_dir") || name == "library")
+	}
+	known, all := checkFields(t, mayBe, isKnown, notReadFiles), 0
+	for _, fields := range readFiles {
+		all += len(fields)
+	}
+	if known != all {
+		t.Errorf("%d fields of the table are there, of %d", known, all)
 	}
 }
 

@@ -30,7 +30,7 @@ func ScanName(body []byte) (string, error) {
 		return "", err
 	}
 	if len(name) == 0 {
-		return "", fmt.Errorf("%w: field 1 is absent or empty", ErrNoName)
+		return "", fmt.Errorf("%w: its name (of endpoints, cluster_name) is missing or empty", ErrNoName)
 	}
 	return CheckName(name)
 }

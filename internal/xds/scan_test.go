@@ -64,10 +64,10 @@ func TestABodyWithoutAUsableNameIsRejectedWithTheReason(t *testing.T) {
 		body       []byte
 		noName     bool
 	}{
-		{"an empty body", "absent or empty", nil, true},
-		{"no field 1", "absent or empty", text(2, "x"), true},
-		{"an empty name", "absent or empty", text(1, ""), true},
-		{"a name that ends empty", "absent or empty", append(text(1, "x"), text(1, "")...), true},
+		{"an empty body", "missing or empty", nil, true},
+		{"no field 1", "missing or empty", text(2, "x"), true},
+		{"an empty name", "missing or empty", text(1, ""), true},
+		{"a name that ends empty", "missing or empty", append(text(1, "x"), text(1, "")...), true},
 		{"a name of invalid UTF-8", "not UTF-8", text(1, "a\xff"), false},
 		{"a name beyond the limit", "at most 8192", text(1, strings.Repeat("n", MaxNameBytes+1)), false},
 		{"a number for a name", "wire type 0", number(1, 5), false},

@@ -18,6 +18,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -225,7 +226,10 @@ func (n *Node) unmarshal(m proto.Message, options protojson.UnmarshalOptions, te
 	wrong := n
 	if line > 0 && line <= len(w.lines) {
 		wrong = w.lines[line-1]
-		if what := n.wrongType(m.ProtoReflect().Descriptor(), wrong); what != "" {
+		switch what := n.wrongType(m.ProtoReflect().Descriptor(), wrong); {
+		case strings.HasPrefix(text, "duplicate field"):
+			text = fmt.Sprintf("%s: it is there twice, in another spelling (such as with _ and in camel case)", text)
+		case what != "":
 			text = what
 		}
 	}

@@ -85,7 +85,7 @@ func TestBadFileIsNamedWithLineAndField(t *testing.T) {
 		},
 		"a resource without a name": {
 			"a.yaml", "resources:\n- \"@type\": " + xds.ClusterType + "\n  connect_timeout: 1s\n",
-			`a.yaml:2: field resources[0]: CDS resource: resource has no name: field 1 is absent or empty`,
+			`a.yaml:2: field resources[0]: CDS resource: resource has no name: its name (of endpoints, cluster_name) is missing or empty`,
 		},
 		"a resource twice": {
 			"a.yaml", cluster("a") + "---\n" + cluster("a"),

@@ -1,10 +1,8 @@
 package upstream
 
 import (
-	"cmp"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc/resolver"
@@ -12,34 +10,22 @@ import (
 
 // addresses decides in which order the addresses of one server's name are tried: one that accepts connections may be full, unavailable, or hang.
 // Those that were never tried come first, in random order, so that the clients of a fleet do not all choose the same; then those that were
-// tried or left longest ago. A single address is no choice.
+// tried or left longest ago. A single address is no choice. It is guarded by the lock of its dialer.
 type addresses struct {
-	mu    sync.Mutex
 	last  map[string]time.Time // when each was tried or left last
 	count int                  // that the name has
 }
 
 // used records that an address is tried, or was left.
 func (a *addresses) used(addr string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	if a.last == nil {
 		a.last = make(map[string]time.Time)
 	}
 	a.last[addr] = time.Now()
 }
 
-// several reports whether the name has another address to try.
-func (a *addresses) several() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.count > 1
-}
-
 // order puts addresses in the order in which they are tried. first, if it is among them, has accepted a connection just now. It forgets others.
 func (a *addresses) order(list []resolver.Address, first string) []resolver.Address {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	list = slices.Clone(list)
 	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	kept := make(map[string]time.Time)
@@ -50,19 +36,17 @@ func (a *addresses) order(list []resolver.Address, first string) []resolver.Addr
 	}
 	a.last, a.count = kept, len(list)
 	slices.SortStableFunc(list, func(x, y resolver.Address) int {
-		if xFirst, yFirst := x.Addr == first, y.Addr == first; xFirst != yFirst {
-			return cmp.Compare(b2i(yFirst), b2i(xFirst))
+		switch {
+		case x.Addr == y.Addr:
+			return 0
+		case x.Addr == first:
+			return -1
+		case y.Addr == first:
+			return 1
 		}
 		return kept[x.Addr].Compare(kept[y.Addr])
 	})
 	return list
-}
-
-func b2i(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // inOrder makes resolvers of another builder whose addresses are in the order of one attempt.

@@ -127,7 +127,7 @@ func (a *ADS) Run(ctx context.Context, state State, answered func() error) (err 
 		if a.ended(err, heard); !speaks {
 			a.dialer.unheard()
 		}
-		err = dialing.classify(a.hide(a.explain(err)))
+		err = dialing.classify(a.explain(a.tooLarge(err)))
 	}()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -175,13 +175,13 @@ func (a *ADS) Forward(ctx context.Context, method string) (grpc.ClientStream, er
 	return conn.NewStream(ctx, bidirectional, method)
 }
 
-// explain adds to the error of an attempt what may have been meant.
-func (a *ADS) explain(err error) error {
+// tooLarge adds to the error of a stream what helps against requests that are larger than the server takes.
+func (a *ADS) tooLarge(err error) error {
 	if a.cfg.Form == xds.SotW && status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "received message larger than max") &&
 		!strings.Contains(err.Error(), fmt.Sprintf("vs. %d)", a.cfg.MaxMessage)) { // which is what this side takes
 		return fmt.Errorf("%w (a request has all names in state of the world, and is larger than the server takes: raise its limit, or use --upstream-protocol delta, which splits it)", err)
 	}
-	return a.cfg.Explain(err)
+	return err
 }
 
 // connect makes the connection of one attempt, and the context of its stream.

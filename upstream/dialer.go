@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -47,9 +48,9 @@ type dialer struct {
 	// connect replaces the connection in tests, lookup the name server.
 	connect func(ctx context.Context, network, addr string) (net.Conn, error)
 	lookup  func(ctx context.Context, host string) ([]string, error)
-	addresses
 
-	mu sync.Mutex
+	mu        sync.Mutex
+	addresses addresses
 	// spare is a connection to spareTo that an attempt to reconnect made at spareAt; nil for
 	// none.
 	spare   net.Conn
@@ -127,6 +128,20 @@ func (d *dialer) Route() string {
 	return d.route
 }
 
+// used records that an address is tried, or was left.
+func (d *dialer) used(addr string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.addresses.used(addr)
+}
+
+// several reports whether the server's name has more than one address.
+func (d *dialer) several() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.addresses.count > 1
+}
+
 // took records how the server was reached, and whether that was directly because the proxy does not let it through.
 func (d *dialer) took(route string, direct bool) {
 	d.mu.Lock()
@@ -153,10 +168,7 @@ func (d *dialing) dialThrough(ctx context.Context, addr string) (net.Conn, error
 		cancel()
 		if err == nil {
 			d.took(throughProxy+redact.MaskURL(d.proxy.String()), false)
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			d.reached = true
-			return &connection{Conn: conn, of: d}, nil
+			return d.reachedBy(conn, ""), nil
 		}
 		refused = err
 	}
@@ -209,12 +221,12 @@ func (d *dialing) dialName(ctx context.Context, network, addr string) (net.Conn,
 // inOrder puts the addresses of the server in the order in which this attempt tries them.
 func (d *dialing) inOrder(list []resolver.Address) []resolver.Address {
 	d.dialer.mu.Lock()
+	defer d.dialer.mu.Unlock()
 	first := ""
 	if d.spare != nil {
 		first = d.spareTo.addr
 	}
-	d.dialer.mu.Unlock()
-	return d.order(list, first)
+	return d.addresses.order(list, first)
 }
 
 func (d *dialing) dial(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -224,16 +236,23 @@ func (d *dialing) dial(ctx context.Context, network, addr string) (net.Conn, err
 	if conn == nil {
 		conn, err = d.connect(ctx, network, addr)
 	}
+	if err == nil {
+		return d.reachedBy(conn, addr), nil
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err == nil {
-		d.reached, d.to = true, addr
-		return &connection{Conn: conn, of: d}, nil
-	}
 	if len(d.closed) < maxRedialed {
 		d.closed = append(d.closed, to)
 	}
 	return nil, err
+}
+
+// reachedBy records that the server was reached, at the address; "" for one that its proxy knows.
+func (d *dialing) reachedBy(conn net.Conn, to string) *connection {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.reached, d.to = true, cmp.Or(to, d.to)
+	return &connection{Conn: conn, of: d}
 }
 
 // classify wraps the error that ended an attempt: in an *unreachable if no address accepted a

@@ -29,7 +29,7 @@ const answerTimeout = time.Second
 // is that of accept, too.
 func (a *ADS) Fetch(ctx context.Context, node *corev3.Node, typeURL string, accept func(context.Context, []*discoveryv3.Resource) (nack, err error)) (err error) {
 	dialing := &dialing{dialer: a.dialer}
-	defer func() { err = dialing.classify(a.hide(err)) }()
+	defer func() { err = dialing.classify(a.explain(err)) }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	conn, ctx, err := a.connect(ctx, dialing)

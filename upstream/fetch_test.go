@@ -115,6 +115,7 @@ func TestFetchSaysWhyNothingCame(t *testing.T) {
 			return err
 		}, silent},
 		"a control plane whose own time is up":    {func(adsStream) error { return status.Error(codes.DeadlineExceeded, "too slow") }, silent},
+		"a control plane that wants a token":      {func(adsStream) error { return status.Error(codes.Unauthenticated, "who are you?") }, "--upstream-token-file"},
 		"a control plane that rejects the client": {func(adsStream) error { return status.Error(codes.PermissionDenied, "not you") }, "not you"},
 		"a control plane that rejects the request": {func(s adsStream) error {
 			_, _ = s.Recv()

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"net"
 	"net/http"
@@ -16,6 +17,24 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
+
+// A poll says it, too.
+func TestAMistakeInTheConnectionOfPollsNamesTheFlag(t *testing.T) {
+	ca, other := newAuthority(t, "ca"), newAuthority(t, "other")
+	_, secure := controlPlane(t, withTLS(ca.server(ca.issue("server", "plane.test", "127.0.0.1"))))
+	for want, security := range map[string]dial.Security{
+		"--upstream-ca names the file":         {CA: other.file},
+		"--upstream-server-name sets the name": {CA: ca.file, ServerName: "else.test"},
+	} {
+		rest, err := NewREST(Config{Addr: "https://" + secure, Security: security})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		expect(t, rest.Run(ctx, everyCluster(), func() error { return nil }), want)
+	}
+}
 
 // Whoever confuses TLS and plaintext, ports, protocols, CAs and names reads which flag says what was meant. The servers are real.
 func TestAMistakeInTheConnectionNamesTheFlag(t *testing.T) {

@@ -111,7 +111,7 @@ func (r *REST) Run(ctx context.Context, state State, answered func() error) erro
 	r.ended(err, heard)
 	cancel()
 	w.polling.Wait()
-	return dialing.classify(r.hide(err))
+	return dialing.classify(r.explain(err))
 }
 
 // restWire makes polls look like a stream.

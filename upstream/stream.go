@@ -119,7 +119,6 @@ func (s *server) TakeLocks() {
 		watchdog.Lock(&st.mu)
 	}
 	watchdog.Lock(&s.dialer.mu)
-	watchdog.Lock(&s.dialer.addresses.mu)
 }
 
 // LastMessage returns when a response last came; the zero time for never.
@@ -179,6 +178,9 @@ func (s *server) ended(err error, heard bool) {
 func (s *server) isContact(opened time.Time) bool {
 	return s.reopened || !s.leftAt.IsZero() && opened.Sub(s.leftAt) < sameContact
 }
+
+// explain adds to the error of an attempt what may have been meant, and hides credentials in it.
+func (s *server) explain(err error) error { return s.hide(s.cfg.Explain(err)) }
 
 // hide returns an error without the credentials that were sent, which a server may repeat in it.
 func (s *server) hide(err error) error {

@@ -18,7 +18,7 @@ var watched = []string{
 	"agent/admin.Metrics.mu", "agent/cache.Cache.mu", "agent/controlplane.directory.mu", "agent/events.Log.mu",
 	"agent/group.Group.mu", "agent/group.Set.mu", "agent/group.disconnects.mu", "agent/telemetry.tracer.mu",
 	"downstream.Server.connected", "downstream.Server.mu", "downstream.stream.mu",
-	"sds.Manager.mu", "upstream.Failover.mu", "agent/group.Presence.mu", "upstream.addresses.mu", "upstream.dialer.mu", "upstream.server.mu", "upstream.stream.mu", "upstream/file.Source.mu",
+	"sds.Manager.mu", "upstream.Failover.mu", "agent/group.Presence.mu", "upstream.dialer.mu", "upstream.server.mu", "upstream.stream.mu", "upstream/file.Source.mu",
 }
 
 // unwatched are the other locks, and why nothing waits for them that serves.

@@ -40,6 +40,9 @@ func (s Security) hint(err error) string {
 	case has("missing selected ALPN property"):
 		return "the server negotiates no protocol (ALPN), which gRPC requires: enable HTTP/2 in it, or set the environment variable GRPC_ENFORCE_ALPN_ENABLED=false for holdfast"
 	case has("looked like an HTTP/1.1 header", "unexpected HTTP status code received from server"):
+		if s.Flags != "" { // no other servers are polled
+			return "the server speaks HTTP, but not gRPC, on this port: is it another port?"
+		}
 		return "the server speaks HTTP, but not gRPC, on this port: is it another port, or is REST meant (http://HOST or https://HOST)?"
 	case s.Plaintext && has("error reading server preface"):
 		return "the server closed the connection instead of speaking gRPC: does it require TLS? Then leave " + s.flag("plaintext") + " out"

@@ -196,7 +196,7 @@ func (c *CA) callError(err error, answering bool) error {
 		}
 		return c.fault(Unauthenticated, fmt.Errorf("the CA does not accept the credentials: %w: %s", err, hint))
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Internal, codes.Unknown, codes.Canceled:
-		return c.fault(Unavailable, err)
+		return c.fault(Unavailable, c.cfg.Explain(err))
 	case codes.ResourceExhausted:
 		if answering {
 			return c.fault(pki.Oversized, fmt.Errorf("the response has more than %d bytes: %w", maxAnswer, err))

@@ -106,7 +106,7 @@ func TestACAThatIsNotWhoItShouldBeGetsNoRequest(t *testing.T) {
 	r.cfg.CA = newAuthority(t, "other", nil).file()
 	r.cfg.TokenFile = write(t, "token", "t0ken")
 	_, err := r.ask(t)
-	checkFault(t, err, Unavailable, "certificate signed by unknown authority")
+	checkFault(t, err, Unavailable, "certificate signed by unknown authority", "--istio-ca names the file")
 	if asked := r.service.requests(); len(asked) > 0 {
 		t.Errorf("%d requests arrived, want none", len(asked))
 	}

@@ -739,15 +739,11 @@ func (sub *subscription) split(req *Request) {
 	}
 	size = 0
 	for _, name := range slices.Sorted(maps.Keys(req.Initial)) {
-		_, subscribed := sub.names[name]
-		if more := len(name) + len(req.Initial[name]) + entrySize; !subscribed || size+more <= maxRequest*3/4 {
+		if more := len(name) + len(req.Initial[name]) + entrySize; !sub.subscribes(name) || size+more <= maxRequest*3/4 {
 			size += more
 		} else {
 			delete(req.Initial, name)
 		}
-	}
-	if len(req.Initial) > 0 {
-		sub.listed = req.Initial
 	}
 	later := func(names []string) (fit, rest []string) {
 		for i, name := range names {
@@ -765,6 +761,9 @@ func (sub *subscription) split(req *Request) {
 	req.Unsubscribe, rest = later(req.Unsubscribe)
 	for _, name := range rest {
 		sub.drop[name] = struct{}{}
+	}
+	if len(req.Initial) > 0 && len(sub.add) > 0 {
+		sub.listed = req.Initial
 	}
 }
 
@@ -852,26 +851,26 @@ func (s *Session) leaveOut(sub *subscription, names []string) []string {
 	if len(out) == 0 {
 		return names
 	}
-	left := make(map[string]struct{}, len(out))
+	optional, left := make(map[string]struct{}, len(out)), make(map[string]struct{})
 	for _, name := range out {
-		left[name] = struct{}{}
+		optional[name] = struct{}{}
 	}
-	fewer := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		_, is := left[name]
-		return is
-	})
-	if len(fewer) == 0 {
-		return names // none would be a subscription to everything (protocol.md 7.9)
-	}
+	var needed []string
 	for _, name := range names {
-		if _, is := left[name]; is {
-			sub.answeredName(name)
+		if _, is := optional[name]; is {
+			left[name] = struct{}{}
+		} else {
+			needed = append(needed, name)
 		}
 	}
-	if sub.left = left; len(fewer) == len(names) {
-		sub.left = nil
+	if len(needed) == 0 || len(left) == 0 {
+		return names // none would be a subscription to everything (protocol.md 7.9)
 	}
-	return fewer
+	for name := range left {
+		sub.answeredName(name)
+	}
+	sub.left = left
+	return needed
 }
 
 // awaitWord begins to wait for a word about the names of a request.
@@ -887,8 +886,7 @@ func (s *Session) lookAtLeft(sub *subscription, now time.Time) (next time.Time) 
 	if len(sub.left) > 0 {
 		gone, leased := s.cfg.Optional(sub.url)
 		for name := range sub.left {
-			_, subscribed := sub.names[name]
-			if subscribed && !slices.Contains(gone, name) && !slices.Contains(leased, name) {
+			if sub.subscribes(name) && !slices.Contains(gone, name) && !slices.Contains(leased, name) {
 				sub.renamed = true
 				sub.add[name] = struct{}{} // it is waited for
 			}

@@ -123,3 +123,27 @@ func TestWhatIsNotListedIsWaitedFor(t *testing.T) {
 		}
 	}
 }
+
+// What was listed counts for the names of that request only: who subscribes later to a name that the wildcard's versions were listed with
+// waits for it.
+func TestWhatWasListedIsWaitedForLater(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	cached := make(map[string]string)
+	for i := range 2000 {
+		cached[fmt.Sprintf("%06d", i)] = strings.Repeat("v", 1000)
+	}
+	s := New(Config{Form: xds.Delta, Cached: func(string) map[string]string { return cached }})
+	s.Subscribe(xds.ClusterType, true, nil, nil)
+	if req, _ := s.Next(now); len(req.Initial) != len(cached) {
+		t.Fatalf("the first request lists %d versions", len(req.Initial))
+	}
+	s.Subscribe(xds.ClusterType, true, []string{"000000"}, nil)
+	_, _ = s.Next(now)
+	if _, err := s.Delta(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: xds.ClusterType, Nonce: "1"}, now); err != nil {
+		t.Fatal(err)
+	}
+	updates, _ := s.Overdue(now.Add(AnswerTimeout))
+	if len(updates) != 1 || len(updates[0].Errors) != 1 || updates[0].Errors[0].Name != "000000" {
+		t.Errorf("%+v, want an error of 000000", updates)
+	}
+}

@@ -314,84 +314,29 @@ func checkAddresses(cfg Config) error {
 
 // transport returns the settings of TLS; nil for none.
 func (e *Environment) transport() (*tls.Config, error) {
-	cfg := e.cfg
-	if cfg.TLSCert == "" && cfg.TLSKey == "" && e.ca == nil {
-		if cfg.TLSClientCA != "" {
-			return nil, errors.New("--tls-client-ca needs --tls-cert and --tls-key")
-		}
-		return nil, nil
-	}
-	// The files are read again for each connection: they are small, and proxies connect seldom.
-	var last atomic.Pointer[tlsFiles]
-	files, err := readTLS(cfg)
-	if err != nil {
-		return nil, err
-	}
-	last.Store(files)
-	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		files, err := readTLS(cfg)
-		if err != nil {
-			cfg.Log.Error("TLS files cannot be read; the last ones stay in use", "err", err)
-			files = last.Load()
-		}
-		last.Store(files)
-		return e.serverTLS(files)
-	}}, nil
-}
-
-// tlsFiles is what the TLS files contain; nil for each that there is not.
-type tlsFiles struct {
-	pair    *tls.Certificate
-	clients *x509.CertPool
-}
-
-// readTLS reads the TLS files.
-func readTLS(cfg Config) (*tlsFiles, error) {
-	files := &tlsFiles{}
-	if cfg.TLSCert != "" {
-		pair, err := dial.KeyPair(cfg.TLSCert, cfg.TLSKey)
-		if err != nil {
-			return nil, fmt.Errorf("--tls-cert, --tls-key: %w", err)
-		}
-		files.pair = &pair
-	}
-	if cfg.TLSClientCA != "" {
-		var err error
-		if files.clients, err = dial.CertPool(cfg.TLSClientCA); err != nil {
-			return nil, fmt.Errorf("--tls-client-ca: %w", err)
-		}
-	}
-	return files, nil
-}
-
-// serverTLS returns the settings of one connection. Clients need a certificate if that is all by which they can
-// authenticate.
-func (e *Environment) serverTLS(files *tlsFiles) (*tls.Config, error) {
-	pair := files.pair
-	if pair == nil {
-		var err error
-		if pair, err = e.ca.Certificate(); err != nil {
-			return nil, err
-		}
-	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*pair}, NextProtos: []string{"h2", "http/1.1"}}
-	if files.clients == nil && e.ca == nil {
-		return conf, nil
-	}
-	conf.ClientCAs = x509.NewCertPool()
-	if files.clients != nil {
-		conf.ClientCAs = files.clients.Clone()
-	}
+	files := dial.ServerTLS{Cert: e.cfg.TLSCert, Key: e.cfg.TLSKey, ClientCA: e.cfg.TLSClientCA, Clients: e.acceptClients, Log: e.cfg.Log}
 	if e.ca != nil {
-		for _, root := range e.ca.Roots() {
-			conf.ClientCAs.AddCert(root)
-		}
+		files.Certificate = e.ca.Certificate
 	}
-	conf.ClientAuth = tls.RequireAndVerifyClientCert
-	if e.cfg.identifies() {
+	return files.Config()
+}
+
+// acceptClients makes the settings of a connection accept certificates of the CA, too. Clients need a certificate if that is all by which they
+// can authenticate.
+func (e *Environment) acceptClients(conf *tls.Config) {
+	if e.ca != nil {
+		pool := x509.NewCertPool()
+		if conf.ClientCAs != nil {
+			pool = conf.ClientCAs.Clone()
+		}
+		for _, root := range e.ca.Roots() {
+			pool.AddCert(root)
+		}
+		conf.ClientAuth, conf.ClientCAs = tls.RequireAndVerifyClientCert, pool
+	}
+	if conf.ClientCAs != nil && e.cfg.identifies() {
 		conf.ClientAuth = tls.VerifyClientCertIfGiven
 	}
-	return conf, nil
 }
 
 // Run serves until ctx ends and then returns nil, or returns an error if it cannot serve. Proxies

@@ -96,7 +96,7 @@ func TestASourceGetsTheVersionsOfRestoredResources(t *testing.T) {
 	if c.AnyMissing() {
 		t.Error("what is held on disk is lacking")
 	}
-	if !c.HadWildcard(xds.ClusterType) {
+	if !had(c, xds.ClusterType) {
 		t.Error("that there was a wildcard is forgotten (protocol.md 2.4)")
 	}
 	wantTaken(t, c.Subscriptions(), "CDS *")

@@ -117,11 +117,11 @@ func (s Snapshot) HadTTL(typeURL string) bool { return s.c.expiry.Had(typeURL) }
 // Nacks counts the cached contents of a type that clients NACKed alone.
 func (s Snapshot) Nacks(typeURL string) uint64 { return s.c.nacks.Count(typeURL) }
 
-// HadWildcard reports whether a client of this group ever subscribed to the wildcard of a type, or
-// is expected to (protocol.md V9).
-func (c *Cache) HadWildcard(typeURL string) bool {
+// Wildcard returns what is known of the wildcard of a type, and whether a client of this group ever subscribed to it, or is expected to
+// (protocol.md V9).
+func (c *Cache) Wildcard(typeURL string) (known xds.Knowledge, had bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.state.Existing(typeURL)
-	return t.HadWildcard || t.Names.Has(xds.Wildcard)
+	return t.Knowledge(), t.HadWildcard || t.Names.Has(xds.Wildcard)
 }

@@ -99,7 +99,7 @@ func New(cfg Config) (*ControlPlane, error) {
 	if err := admin.CheckAddrs(cfg.Admin, cfg.Health); err != nil {
 		return nil, err
 	}
-	conf, err := transport(cfg)
+	conf, err := dial.ServerTLS{Cert: cfg.TLSCert, Key: cfg.TLSKey, ClientCA: cfg.TLSClientCA, Log: cfg.Log}.Config()
 	if err != nil {
 		return nil, err
 	}
@@ -152,48 +152,6 @@ func checkListen(addr string, tls bool) error {
 		return fmt.Errorf("--listen %q: want host:port or unix:PATH", addr)
 	}
 	return nil
-}
-
-// transport returns the settings of TLS; nil for plaintext. The files are read again for each connection, so that they can be rotated: they are
-// small, and agents connect seldom. What cannot be read leaves the last ones in use.
-func transport(cfg Config) (*tls.Config, error) {
-	if cfg.TLSCert == "" && cfg.TLSKey == "" {
-		if cfg.TLSClientCA != "" {
-			return nil, errors.New("--tls-client-ca needs --tls-cert and --tls-key")
-		}
-		return nil, nil
-	}
-	first, err := readTLS(cfg)
-	if err != nil {
-		return nil, err
-	}
-	var last atomic.Pointer[tls.Config]
-	last.Store(first)
-	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		conf, err := readTLS(cfg)
-		if err != nil {
-			cfg.Log.Error("TLS files cannot be read; the last ones stay in use", "err", err)
-			return last.Load(), nil
-		}
-		last.Store(conf)
-		return conf, nil
-	}}, nil
-}
-
-// readTLS reads the TLS files.
-func readTLS(cfg Config) (*tls.Config, error) {
-	pair, err := dial.KeyPair(cfg.TLSCert, cfg.TLSKey)
-	if err != nil {
-		return nil, fmt.Errorf("--tls-cert, --tls-key: %w", err)
-	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}
-	if cfg.TLSClientCA != "" {
-		conf.ClientAuth = tls.RequireAndVerifyClientCert
-		if conf.ClientCAs, err = dial.CertPool(cfg.TLSClientCA); err != nil {
-			return nil, fmt.Errorf("--tls-client-ca: %w", err)
-		}
-	}
-	return conf, nil
 }
 
 // Run serves until ctx ends and then returns nil, or returns an error if it cannot serve.

@@ -46,7 +46,7 @@ type Config struct {
 	// WatchDisconnects warns of Envoys that live for less than a minute. It is for Envoys that are not
 	// the agent's child, whose exits the agent does not see.
 	WatchDisconnects bool
-	// Presence, if set, is told of the Envoys that come and go.
+	// Presence is told of the Envoys that come and go; nil for one that nobody else sees.
 	Presence *Presence
 	// RestoreAfter is when restored resources are served even if no source has answered; 0 means
 	// DefaultRestoreAfter.
@@ -138,6 +138,7 @@ type sourcesRun struct {
 // New returns a group with an empty cache.
 func New(cfg Config) *Group {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.Presence = cmp.Or(cfg.Presence, NewPresence(time.Time{}))
 	g := &Group{
 		cfg:         cfg,
 		nodeChanged: make(chan struct{}, 1),
@@ -432,26 +433,17 @@ func (g *Group) attach(c downstream.Client) view {
 	if g.cfg.Tracer != nil {
 		v.trace = g.cfg.Tracer.Connected(c)
 	}
-	envoy, presence := c.Node.GetUserAgentName() == xds.EnvoyUserAgent, g.cfg.Presence
 	switch {
-	case presence == nil:
-	case !envoy:
-		presence.other()
-	case c.Fetch:
-		presence.poll()
+	case c.Node.GetUserAgentName() != xds.EnvoyUserAgent: // it may be short-lived on purpose
+		g.cfg.Presence.other()
+	case c.Fetch: // it is short
+		g.cfg.Presence.poll()
 	default:
-		presence.connected()
-		v.closed = func(bool) { presence.disconnected() }
-	}
-	// A fetch is short, and other clients than Envoy may be short-lived on purpose.
-	if g.cfg.WatchDisconnects && !c.Fetch && envoy {
-		g.disconnects.connected(time.Now())
-		closed := v.closed
-		v.closed = func(byServer bool) {
-			if g.clientDisconnected(byServer); closed != nil {
-				closed(byServer)
-			}
+		g.cfg.Presence.connected()
+		if g.cfg.WatchDisconnects {
+			g.disconnects.connected(time.Now())
 		}
+		v.closed = g.envoyDisconnected
 	}
 	return v
 }
@@ -537,7 +529,10 @@ var _ downstream.View = view{}
 
 func (v view) Begin() (session.View, []xds.Change) { return v.Watch.Begin() }
 
-func (v view) HadWildcard(typeURL string) bool { return v.cache.HadWildcard(typeURL) }
+func (v view) HadWildcard(typeURL string) bool {
+	_, had := v.cache.Wildcard(typeURL)
+	return had
+}
 
 func (v view) Subscribe(in xds.SubscriptionChange) {
 	if in.Holds {

@@ -167,12 +167,8 @@ func (g *Group) HasConfiguration() (ok bool, reason string) {
 		}
 		return true, ""
 	}
-	known := make(map[string]bool)
-	for _, t := range g.cache.Status() {
-		known[t.Type] = t.Knowledge != xds.Unknown
-	}
 	for _, typeURL := range []string{xds.ClusterType, xds.ListenerType} {
-		if !known[typeURL] {
+		if known, _ := g.cache.Wildcard(typeURL); known == xds.Unknown {
 			return false, "no " + xds.Short(typeURL) + " received yet for node " + node.GetId() + g.unansweredUpstreams()
 		}
 	}
@@ -266,9 +262,10 @@ func recent(times []time.Time, now time.Time) []time.Time {
 	return times
 }
 
-// clientDisconnected records that a stream of an Envoy ended that is not the agent's child.
-func (g *Group) clientDisconnected(byServer bool) {
-	if g.disconnects.disconnected(time.Now(), !byServer) {
+// envoyDisconnected records that a stream of an Envoy ended.
+func (g *Group) envoyDisconnected(byServer bool) {
+	g.cfg.Presence.disconnected()
+	if g.cfg.WatchDisconnects && g.disconnects.disconnected(time.Now(), !byServer) {
 		g.cfg.Log.Warn("Envoy disconnected three times within a minute of its start: see Envoy's log if it crashes; nothing is held back, because Envoy is not the agent's child")
 	}
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,49 +64,22 @@ func appendTo(file, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// gate lets operations on files through, unless it is closed.
-type gate struct {
-	noSyncFS
-	open chan struct{} // closed for open
-}
-
-func (g *gate) OpenFile(name string, flag int, mode fs.FileMode) (File, error) {
-	f, err := g.noSyncFS.OpenFile(name, flag, mode)
-	return &gated{f, g}, err
-}
-
-type gated struct {
-	File
-	of *gate
-}
-
-func (f *gated) Write(b []byte) (int, error) {
-	<-f.of.open
-	return f.File.Write(b)
-}
-
-func (f *gated) Sync() error {
-	<-f.of.open
-	return f.File.Sync()
-}
-
 // A disk that answers nothing is a problem after a while, and nothing is durable until it answers.
 func TestADiskThatHangsIsAProblem(t *testing.T) {
-	for what, do := range map[string]func(s *Store) error{
-		"a write":   func(s *Store) error { return s.Append([]Record{set("a", "2")}) },
-		"an fsync":  func(s *Store) error { return s.Sync() },
-		"a rewrite": func(s *Store) error { return rewriteTo(s, []Record{set("a", "2")}) },
+	for what, tc := range map[string]struct {
+		op string // of slowFS
+		do func(s *Store) error
+	}{
+		"a write":   {"write", func(s *Store) error { return s.Append([]Record{set("a", "2")}) }},
+		"an fsync":  {"fsync", func(s *Store) error { return s.Sync() }},
+		"a rewrite": {"fsync", func(s *Store) error { return rewriteTo(s, []Record{set("a", "2")}) }},
 	} {
 		bubble.Test(t, func(t *testing.T) {
-			cfg := config(stateDir(t))
-			g := &gate{open: make(chan struct{})}
-			close(g.open)
-			cfg.FS = g
-			s, _ := start(t, cfg)
-			must(t, rewriteTo(s, []Record{set("a", "1")}))
-			g.open = make(chan struct{})
+			s, disk, cfg := slow(t)
+			disk.op = tc.op
 			ended := make(chan error)
-			go func() { ended <- do(s) }()
+			go func() { ended <- tc.do(s) }()
+			<-disk.entered
 			time.Sleep(HangsAfter - time.Nanosecond)
 			if status := s.Status(); !status.Durable || status.Err != nil || s.Hangs() != nil {
 				t.Errorf("%s: too early: %+v", what, status)
@@ -120,7 +92,8 @@ func TestADiskThatHangsIsAProblem(t *testing.T) {
 			if err := s.Check(); err != nil { // it does not wait
 				t.Errorf("%s: %v", what, err)
 			}
-			close(g.open)
+			disk.op = "" // a rewrite syncs more than once
+			disk.leave <- struct{}{}
 			must(t, <-ended)
 			if status := s.Status(); !status.Durable || status.Err != nil || s.Hangs() != nil {
 				t.Errorf("%s: it has returned: %+v", what, status)

@@ -1,6 +1,6 @@
-// Package dial configures connections to gRPC and HTTP servers: the address, TLS with files that are
+// Package dial configures connections to gRPC and HTTP servers: the address, the proxy, TLS with files that are
 // read again for each attempt, and a bearer token. The clients for control planes and for CAs use it,
-// each with its own flag names.
+// each with its own flag names. For servers of ours it configures TLS.
 //
 // It promises that a configuration error names the flag. It does not connect. All functions may be
 // called concurrently.

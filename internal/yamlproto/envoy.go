@@ -1,14 +1,14 @@
 package yamlproto
 
 import (
-	"math"
 	"regexp"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // Envoy's reader takes more forms than the JSON format of protocol buffers has: it reads YAML with yaml-cpp, makes JSON of it, and parses that
@@ -32,10 +32,13 @@ func envoyScalar(y *yaml.Node) string {
 	switch y.Value {
 	case "", "~", "null", "Null", "NULL":
 		return "null"
-	case "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON":
+	case "true", "True", "TRUE":
 		return "true"
-	case "n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF":
+	case "false", "False", "FALSE":
 		return "false"
+	}
+	if text, is := boolean11(y.Value); is {
+		return text
 	}
 	if wholeNumber.MatchString(y.Value) {
 		if number, err := strconv.ParseInt(y.Value, 0, 64); err == nil {
@@ -182,7 +185,7 @@ func (n *Node) value(field protoreflect.FieldDescriptor) *Node {
 func (n *Node) wrapped(field protoreflect.FieldDescriptor) *Node {
 	switch value := n.Get("value"); {
 	case len(n.values) == 0:
-		return n.written(map[protoreflect.Kind]string{protoreflect.BoolKind: "false", protoreflect.StringKind: `""`, protoreflect.BytesKind: `""`}[field.Kind()]).orZero()
+		return n.written(zero(field.Kind()))
 	case value == nil || len(n.values) > 1 || value.kind != scalar:
 		return n
 	default:
@@ -190,36 +193,36 @@ func (n *Node) wrapped(field protoreflect.FieldDescriptor) *Node {
 	}
 }
 
-func (n *Node) orZero() *Node {
-	if n.json == "" {
-		n.json = "0"
+// zero is the zero value of a scalar field.
+func zero(kind protoreflect.Kind) string {
+	switch kind {
+	case protoreflect.BoolKind:
+		return "false"
+	case protoreflect.StringKind, protoreflect.BytesKind:
+		return `""`
 	}
-	return n
+	return "0"
 }
 
 // duration is lenient for a Duration that is written as a message: {seconds: 1, nanos: 500000000}.
 func (n *Node) duration() *Node {
-	var parts [2]int64
+	d := &durationpb.Duration{}
 	for i, key := range n.keys {
-		at := map[string]int{"seconds": 0, "nanos": 1}
-		part, known := at[key.key]
 		number, err := strconv.ParseInt(strings.Trim(n.values[i].json, `"`), 10, 64)
-		if !known || err != nil || n.values[i].kind != scalar {
+		switch {
+		case err != nil || n.values[i].kind != scalar:
+			return n
+		case key.key == "seconds":
+			d.Seconds = number
+		case key.key == "nanos" && int64(int32(number)) == number:
+			d.Nanos = int32(number)
+		default:
 			return n
 		}
-		parts[part] = number
 	}
-	seconds, nanos := parts[0], parts[1]
-	if seconds > math.MaxInt64/int64(time.Second) || seconds < math.MinInt64/int64(time.Second) || nanos >= int64(time.Second) || nanos <= -int64(time.Second) || seconds > 0 && nanos < 0 || seconds < 0 && nanos > 0 {
+	text, err := protojson.Marshal(d)
+	if err != nil || durationpb.New(d.AsDuration()).Seconds != d.Seconds { // Envoy counts nanoseconds in 64 bits
 		return n
 	}
-	sign := ""
-	if seconds < 0 || nanos < 0 {
-		sign, seconds, nanos = "-", -seconds, -nanos
-	}
-	text := sign + strconv.FormatInt(seconds, 10)
-	if nanos > 0 {
-		text += "." + strings.Repeat("0", 9-len(strconv.FormatInt(nanos, 10))) + strconv.FormatInt(nanos, 10)
-	}
-	return n.written(quote(text + "s"))
+	return n.written(string(text))
 }

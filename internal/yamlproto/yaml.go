@@ -244,16 +244,22 @@ func (r *yamlReader) scalar(y *yaml.Node) (string, error) {
 	case "!!binary":
 		return quote(strings.Join(strings.Fields(y.Value), "")), nil
 	default:
-		if r.format == YAML11 && y.Style == 0 {
-			switch y.Value {
-			case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":
-				return "true", nil
-			case "n", "N", "no", "No", "NO", "off", "Off", "OFF":
-				return "false", nil
-			}
+		if text, is := boolean11(y.Value); is && r.format == YAML11 && y.Style == 0 {
+			return text, nil
 		}
 		return quote(y.Value), nil
 	}
+}
+
+// boolean11 returns the boolean, as JSON, that a word means in YAML 1.1 only.
+func boolean11(word string) (text string, is bool) {
+	switch word {
+	case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":
+		return "true", true
+	case "n", "N", "no", "No", "NO", "off", "Off", "OFF":
+		return "false", true
+	}
+	return "", false
 }
 
 func quote(s string) string {

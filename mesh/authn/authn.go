@@ -95,19 +95,17 @@ func (a *Authenticator) Identify(ctx context.Context, c downstream.Credentials, 
 	if id != nil {
 		return id, nil
 	}
-	raw := bearer(c.Authorization)
-	if raw != "" && len(a.issuers) > 0 {
+	switch raw := bearer(c.Authorization); {
+	case raw != "" && len(a.issuers) > 0:
 		return a.identifyToken(ctx, raw, domains)
-	}
-	if a.cfg.Required && raw != "" {
+	case !a.cfg.Required:
+		return nil, nil
+	case raw != "":
 		return nil, status.Error(codes.Unauthenticated, "the client has a token, and this server checks none: give it --token-issuer with the URL of the token's issuer, "+
 			"or the agent --upstream-cert and --upstream-key in place of the token")
 	}
-	if a.cfg.Required {
-		return nil, status.Error(codes.Unauthenticated, "the client says who it is, and proves it neither with a certificate that has a SPIFFE ID nor with a token: "+
-			"give the agent --upstream-cert and --upstream-key, or --upstream-token-file")
-	}
-	return nil, nil
+	return nil, status.Error(codes.Unauthenticated, "the client says who it is, and proves it neither with a certificate that has a SPIFFE ID nor with a token: "+
+		"give the agent --upstream-cert and --upstream-key, or --upstream-token-file")
 }
 
 func (a *Authenticator) identifyToken(ctx context.Context, raw string, domains []string) (*proxy.Identity, error) {

@@ -358,7 +358,11 @@ func (w *world) openStream(c *client) *stream {
 	s := &stream{w: w, c: c, watch: w.cache.Watch("client-" + strconv.Itoa(c.id))}
 	s.watch.Runs(c.runs())
 	s.machine = down.New(down.Config{
-		Form: form, NoncePrefix: strconv.Itoa(w.streams) + ".", KeepWildcard: c.envoy, TTL: true, HadWildcard: w.cache.HadWildcard,
+		Form: form, NoncePrefix: strconv.Itoa(w.streams) + ".", KeepWildcard: c.envoy, TTL: true,
+		HadWildcard: func(typeURL string) bool {
+			_, had := w.cache.Wildcard(typeURL)
+			return had
+		},
 	})
 	for k := range kinds {
 		s.seen[k] = newStreamView()

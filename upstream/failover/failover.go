@@ -391,13 +391,13 @@ func (m *Machine) Answered(now time.Time, i int, r Run) (use bool) {
 		return false
 	}
 	previous, before := m.current, m.active
-	if other := s.first + s.second - r; other != 0 && !s.answered { // the one that does not answer
-		m.emit(Output{Op: Close, Source: i, Run: other})
-		s.first, s.second = r, 0
-	}
 	if r == s.second {
-		s.first, s.second = r, 0
+		s.first, s.second = r, s.first
 	}
+	if s.second != 0 && !s.answered { // the one that does not answer; one that was answered is the previous run
+		m.emit(Output{Op: Close, Source: i, Run: s.second})
+	}
+	s.second = 0
 	m.active, m.current, m.presumed, s.answered = i, r, 0, true
 	for j := range m.sources {
 		if other := &m.sources[j]; other.Active != (j == i) {

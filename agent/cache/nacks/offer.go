@@ -155,10 +155,8 @@ func (n *Nacks) Closed(client *subscriptions.Client, unanswered map[string][]str
 	for k, r := range n.records {
 		delete(r.refusers, client)
 		if _, judges := r.judges[client]; judges && !r.offeredAt.IsZero() {
-			if slices.Contains(unanswered[k.Type], k.Name) {
-				if killed := state.KilledBy(r.offeredAt, client, now); killed.Any() {
-					r.killed = killed
-				}
+			if killed := state.KilledBy(r.offeredAt, client, now); killed.Any() && slices.Contains(unanswered[k.Type], k.Name) {
+				r.killed = killed
 			}
 			n.answered(client, k, r, now)
 		}

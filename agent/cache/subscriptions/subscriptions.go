@@ -122,7 +122,8 @@ func (n *Names) Unsubscribe(name string) {
 
 // AddCluster adds a cluster whose endpoints have a name, and RemoveCluster removes one.
 func (n *Names) AddCluster(name string) {
-	if n.increment(n.clusters, name); n.isGone(name) {
+	n.increment(n.clusters, name)
+	if _, gone := n.gone[name]; gone {
 		delete(n.gone, name)
 		n.notify(name)
 	}
@@ -132,11 +133,6 @@ func (n *Names) RemoveCluster(name string) {
 	if n.decrement(n.clusters, name); n.clusters[name] == 0 && n.clients[name] > 0 {
 		n.gone[name] = struct{}{}
 	}
-}
-
-func (n *Names) isGone(name string) bool {
-	_, gone := n.gone[name]
-	return gone
 }
 
 // Gone yields the names of endpoints that clients subscribe to, and whose clusters all went: the clients are about to drop them, too. Unused

@@ -4,14 +4,11 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // Build returns the bootstrap for cfg: the node, a static cluster for the agent's socket, LDS and CDS from there, the admin
@@ -62,23 +59,20 @@ func pack(m proto.Message) (*anypb.Any, error) {
 	return packed, nil
 }
 
-// FromFiles builds the bootstrap of an Envoy that takes its clusters and listeners from files, without an agent. The files
-// must exist before Envoy starts (protocol.md 10.2). admin is as in Config; layers are static runtime layers, added to the
-// default one.
-func FromFiles(node *corev3.Node, admin, clusters, listeners string, layers map[string]*structpb.Struct) (*bootstrapv3.Bootstrap, error) {
-	b := &bootstrapv3.Bootstrap{
-		Node:             node,
-		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{CdsConfig: FileSource(clusters), LdsConfig: FileSource(listeners)},
-	}
-	err := addAdmin(b, Config{Admin: cmp.Or(admin, DefaultAdmin)})
-	runtime := &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{newStaticLayer(staticLayer, withDefaults(layers[staticLayer]))}}
-	for _, name := range slices.Sorted(maps.Keys(layers)) {
-		if name != staticLayer {
-			runtime.Layers = append(runtime.Layers, newStaticLayer(name, layers[name]))
+// Standalone returns a bootstrap of an Envoy without an agent, which says nothing of where its clusters and listeners are.
+// admin is as in Config, and DefaultAdmin if it is empty; layers are the runtime layers that it gets from RTDS through ADS.
+func Standalone(node *corev3.Node, admin string, layers []string) (*bootstrapv3.Bootstrap, error) {
+	runtime := &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{newStaticLayer(staticLayer, withDefaults(nil))}}
+	for _, name := range layers {
+		layer := newRTDSLayer(name, XDS{Transport: ADS}.source())
+		if name == staticLayer || name == adminLayer { // Envoy would not have a name twice
+			layer.Name = "rtds " + name
 		}
+		runtime.Layers = append(runtime.Layers, layer)
 	}
 	runtime.Layers = append(runtime.Layers, newAdminLayer())
-	b.LayeredRuntime = runtime
+	b := &bootstrapv3.Bootstrap{Node: node, LayeredRuntime: runtime}
+	err := SetAdmin(b, cmp.Or(admin, DefaultAdmin))
 	if err == nil {
 		err = checkFields(b)
 	}
@@ -87,6 +81,9 @@ func FromFiles(node *corev3.Node, admin, clusters, listeners string, layers map[
 	}
 	return b, nil
 }
+
+// SetAdmin sets the address of Envoy's admin interface, as in Config.
+func SetAdmin(b *bootstrapv3.Bootstrap, admin string) error { return addAdmin(b, Config{Admin: admin}) }
 
 // FileSource returns the source of resources in a file.
 func FileSource(path string) *corev3.ConfigSource {

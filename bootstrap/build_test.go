@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -342,10 +343,10 @@ func TestTheFormatFollowsTheExtension(t *testing.T) {
 	}
 }
 
-// An Envoy without an agent has no xDS socket, and any address of its admin interface.
-func TestABootstrapFromFilesHasTheAdminAddress(t *testing.T) {
+// An Envoy without an agent has any address of its admin interface, and the layers whose names Envoy would not have twice.
+func TestAStandaloneBootstrapHasTheAdminAddressAndTheLayers(t *testing.T) {
 	for admin, want := range map[string]string{"": DefaultAdmin, "127.0.0.1:9901": "127.0.0.1:9901", "unix:/run/admin.sock": "unix:/run/admin.sock"} {
-		b, err := FromFiles(&corev3.Node{Id: "a"}, admin, "/cds.yaml", "/lds.yaml", nil)
+		b, err := Standalone(&corev3.Node{Id: "a"}, admin, []string{"static", "more"})
 		if err != nil {
 			t.Errorf("%q: %v", admin, err)
 			continue
@@ -353,8 +354,15 @@ func TestABootstrapFromFilesHasTheAdminAddress(t *testing.T) {
 		if address, err := adminAddress(want); err != nil || !proto.Equal(b.GetAdmin().GetAddress(), address) {
 			t.Errorf("%q: the admin address is %v, want %v", admin, b.GetAdmin().GetAddress(), address)
 		}
+		var names []string
+		for _, layer := range b.GetLayeredRuntime().GetLayers() {
+			names = append(names, layer.GetName())
+		}
+		if !slices.Equal(names, []string{"static", "rtds static", "more", "admin"}) || b.GetLayeredRuntime().GetLayers()[1].GetRtdsLayer().GetName() != "static" {
+			t.Errorf("the layers are %v", b.GetLayeredRuntime())
+		}
 	}
-	if _, err := FromFiles(&corev3.Node{}, "nowhere", "/cds.yaml", "/lds.yaml", nil); err == nil {
+	if _, err := Standalone(&corev3.Node{}, "nowhere", nil); err == nil {
 		t.Error("no error for an address without a port")
 	}
 }

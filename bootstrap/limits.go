@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	overloadv3 "github.com/envoyproxy/go-control-plane/envoy/config/overload/v3"
 	connectionsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
 	heapv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/fixed_heap/v3"
@@ -108,12 +109,7 @@ func addRuntime(b *bootstrapv3.Bootstrap, cfg Config) error {
 			return fmt.Errorf("--rtds-layer %q: a layer of this name exists already", name)
 		}
 		names = append(names, name)
-		runtime.Layers = append(runtime.Layers, &bootstrapv3.RuntimeLayer{
-			Name: name,
-			LayerSpecifier: &bootstrapv3.RuntimeLayer_RtdsLayer_{
-				RtdsLayer: &bootstrapv3.RuntimeLayer_RtdsLayer{Name: name, RtdsConfig: cfg.XDS.source()},
-			},
-		})
+		runtime.Layers = append(runtime.Layers, newRTDSLayer(name, cfg.XDS.source()))
 	}
 	runtime.Layers = append(runtime.Layers, newAdminLayer())
 	b.LayeredRuntime = runtime
@@ -129,6 +125,13 @@ func withDefaults(values *structpb.Struct) *structpb.Struct {
 
 func newStaticLayer(name string, values *structpb.Struct) *bootstrapv3.RuntimeLayer {
 	return &bootstrapv3.RuntimeLayer{Name: name, LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: values}}
+}
+
+func newRTDSLayer(name string, source *corev3.ConfigSource) *bootstrapv3.RuntimeLayer {
+	return &bootstrapv3.RuntimeLayer{
+		Name:           name,
+		LayerSpecifier: &bootstrapv3.RuntimeLayer_RtdsLayer_{RtdsLayer: &bootstrapv3.RuntimeLayer_RtdsLayer{Name: name, RtdsConfig: source}},
+	}
 }
 
 // newAdminLayer returns the layer that POST /runtime_modify writes to.

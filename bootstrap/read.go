@@ -66,6 +66,12 @@ func decodeBootstrap(document *yamlproto.Node) (*bootstrapv3.Bootstrap, error) {
 	return b, nil
 }
 
+// Read returns the Envoy bootstrap at path, JSON or YAML by its extension. A type that this build does not know (of contrib, or
+// of a vendor) is an error. Errors name the file, the line and the field.
+func Read(path string) (*bootstrapv3.Bootstrap, error) {
+	return readFile("read", path, decodeBootstrap)
+}
+
 // ReadNode returns the node of the Envoy bootstrap at path, JSON or YAML by its extension. It decodes only the node, so
 // unknown fields and extensions elsewhere in the file are no problem. A node without id or cluster is an error: Envoy
 // rejects it as well, unless its command line names them. Errors name the file, the line and the field.

@@ -1,11 +1,11 @@
 // Package export converts the last known good state to files that Envoy reads with
 // path_config_source, so that Envoy can start without an agent.
 //
-// It promises that the files give Envoy the same configuration as the agent would. Resources
-// that Envoy requests by name (endpoints, routes, scopes, virtual hosts, filter configurations)
-// are inlined into the cluster or listener that refers to them, because a missing file is fatal
-// to Envoy and a listener without its routes is useless. Result.Missing lists what cannot be
-// inlined; such references stay unchanged.
+// It promises that the files give Envoy the same configuration as the agent and Envoy's own bootstrap
+// would, or Result.Missing says what is not in them. Resources that Envoy requests by name (endpoints,
+// routes, scopes, virtual hosts, filter configurations) are inlined into the cluster or listener that
+// refers to them, because a missing file is fatal to Envoy and a listener without its routes is useless.
+// A reference that cannot be replaced stays unchanged.
 //
 // It decodes the resources, but only knows the types of internal/envoytypes: a message of
 // another type is copied unchanged, together with its references. It reads no disk and has no
@@ -18,12 +18,11 @@ import (
 	"slices"
 	"strings"
 
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	runtimev3 "github.com/envoyproxy/go-control-plane/envoy/service/runtime/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
 	"github.com/holdfast-xds/holdfast/internal/redact"
@@ -41,6 +40,12 @@ type File struct {
 
 // Config configures Build.
 type Config struct {
+	// Bootstrap is the bootstrap with which Envoy gets its resources from the agent; it is not modified. All in it that needs
+	// no agent is in the result: static resources, extensions, tracing, stats, limits.
+	Bootstrap *bootstrapv3.Bootstrap
+	// Own is set if Bootstrap is that of the Envoy, and not made from its node alone. Then whatever the resources refer to and
+	// is in neither was not there when Envoy accepted them, and is not missing.
+	Own bool
 	// Dir is the absolute path of the directory in which Envoy will find the files.
 	Dir string
 	// Secrets writes certificates with their private keys to files, unencrypted.
@@ -56,18 +61,22 @@ type Result struct {
 	Clusters, Listeners string
 	// Counts is the number of exported resources by type.
 	Counts map[string]int
-	// Runtime are the stored runtime layers by name, for the bootstrap.
-	Runtime map[string]*structpb.Struct
-	// Missing describes, in sorted order, what the files refer to but do not contain.
-	Missing []string
+	// Bootstrap is the one to start Envoy with. Secret is set if only its owner may read it.
+	Bootstrap *bootstrapv3.Bootstrap
+	Secret    bool
+	// Missing describes, in sorted order, what the files refer to but do not contain: Envoy would not start, or would serve less
+	// than it did. Notes are other things that differ, or may.
+	Missing, Notes []string
+
+	clusters, listeners []*anypb.Any
 }
 
 // Build builds the files from the accepted resources of one group.
 func Build(resources []*xds.Resource, cfg Config) (*Result, error) {
 	w := &writer{
 		cfg: cfg, stored: make(map[string]map[string]*xds.Resource),
-		missing: make(map[string]struct{}), secrets: make(map[string]struct{}),
-		result: &Result{Counts: make(map[string]int), Runtime: make(map[string]*structpb.Struct)},
+		missing: make(map[string]struct{}), notes: make(map[string]struct{}), secrets: make(map[string]struct{}),
+		result: &Result{Counts: make(map[string]int), Bootstrap: proto.CloneOf(cfg.Bootstrap)},
 	}
 	for _, r := range resources {
 		if r.Body == nil {
@@ -78,32 +87,27 @@ func Build(resources []*xds.Resource, cfg Config) (*Result, error) {
 		}
 		w.stored[r.Type][r.Name] = r
 	}
-	clusters, err := w.buildAll(xds.ClusterType)
-	if err != nil {
+	res, err := w.result, error(nil)
+	if res.clusters, err = w.buildAll(xds.ClusterType); err != nil {
 		return nil, err
 	}
-	listeners, err := w.buildAll(xds.ListenerType)
-	if err != nil {
+	if res.listeners, err = w.buildAll(xds.ListenerType); err != nil {
+		return nil, err
+	}
+	if err := w.ownResources(); err != nil {
 		return nil, err
 	}
 	if err := w.writeSecrets(); err != nil {
 		return nil, err
 	}
-	res := w.result
-	if res.Clusters, err = w.addFile("clusters", xds.ClusterType, clusters, false); err != nil {
+	if res.Clusters, err = w.addFile("clusters", xds.ClusterType, res.clusters, false); err != nil {
 		return nil, err
 	}
-	if res.Listeners, err = w.addFile("listeners", xds.ListenerType, listeners, false); err != nil {
+	if res.Listeners, err = w.addFile("listeners", xds.ListenerType, res.listeners, false); err != nil {
 		return nil, err
 	}
-	for name, r := range w.stored[xds.RuntimeType] {
-		var layer runtimev3.Runtime
-		if err := r.Body.UnmarshalTo(&layer); err != nil {
-			return nil, fmt.Errorf("RTDS %q: %w", name, err)
-		}
-		res.Runtime[name] = layer.GetLayer()
-	}
-	res.Missing = slices.Sorted(maps.Keys(w.missing))
+	w.finish()
+	res.Missing, res.Notes = slices.Sorted(maps.Keys(w.missing)), slices.Sorted(maps.Keys(w.notes))
 	return res, nil
 }
 
@@ -112,6 +116,7 @@ type writer struct {
 	cfg     Config
 	stored  map[string]map[string]*xds.Resource // by type and name; each has a body
 	missing map[string]struct{}
+	notes   map[string]struct{}
 	// secrets are the names of the secrets that something refers to.
 	secrets map[string]struct{}
 	result  *Result
@@ -123,16 +128,28 @@ type writer struct {
 // lookup returns the stored resource of a name. If there is none, it returns nil and adds the
 // resource to the missing ones.
 func (w *writer) lookup(typeURL, name string) *xds.Resource {
-	if r := w.stored[typeURL][name]; r != nil {
-		w.result.Counts[typeURL]++
-		return r
+	r := w.take(typeURL, name)
+	if r == nil {
+		w.addMissing("%s %q is not stored", xds.Short(typeURL), name)
 	}
-	w.addMissing("%s %q is not stored", xds.Short(typeURL), name)
-	return nil
+	return r
+}
+
+// take returns the stored resource of a name, nil if there is none.
+func (w *writer) take(typeURL, name string) *xds.Resource {
+	r := w.stored[typeURL][name]
+	if r != nil {
+		w.result.Counts[typeURL]++
+	}
+	return r
 }
 
 func (w *writer) addMissing(format string, args ...any) {
 	w.missing[w.current+": "+fmt.Sprintf(format, args...)] = struct{}{}
+}
+
+func (w *writer) addNote(format string, args ...any) {
+	w.notes[w.current+": "+fmt.Sprintf(format, args...)] = struct{}{}
 }
 
 // buildAll returns all resources of a type, with their references inlined.

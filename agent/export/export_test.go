@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -44,6 +45,10 @@ func resources(t *testing.T, messages ...proto.Message) (out []*xds.Resource) {
 func build(t *testing.T, cfg Config, messages ...proto.Message) (*Result, map[string][]*anypb.Any) {
 	t.Helper()
 	cfg.Dir = "/lkg"
+	if cfg.Bootstrap == nil {
+		cfg.Bootstrap = &bootstrapv3.Bootstrap{}
+		cfg.Own = true
+	}
 	res, err := Build(resources(t, messages...), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +185,7 @@ func TestFiltersGetTheirConfiguration(t *testing.T) {
 		found    bool
 	}{
 		"stored":         {[]proto.Message{fetched(nil), &corev3.TypedExtensionConfig{Name: "f", TypedConfig: router}}, 0, true},
-		"only a default": {[]proto.Message{fetched(router)}, 1, true},
+		"only a default": {[]proto.Message{fetched(router)}, 0, true},
 		"nothing":        {[]proto.Message{fetched(nil)}, 2, false},
 	} {
 		res, files := build(t, Config{}, c.messages...)
@@ -279,8 +284,8 @@ func TestAnUnknownTypeMakesABinaryFile(t *testing.T) {
 	if !proto.Equal(got.GetListenerFilters()[0].GetTypedConfig(), unknown) || res.Listeners != "listeners.pb" {
 		t.Errorf("%s: %v", res.Listeners, got)
 	}
-	if len(res.Missing) != 1 || !strings.Contains(res.Missing[0], "vendor.Thing is not known to this version") {
-		t.Errorf("missing: %q", res.Missing)
+	if len(res.Missing) > 0 || len(res.Notes) != 1 || !strings.Contains(res.Notes[0], "vendor.Thing is not known to this version") {
+		t.Errorf("missing: %q, notes: %q", res.Missing, res.Notes)
 	}
 }
 
@@ -296,7 +301,7 @@ func TestNothingMakesTwoEmptyFiles(t *testing.T) {
 func TestAFileWithACredentialIsForItsOwnerOnly(t *testing.T) {
 	route := xdstest.Route("r", "c")
 	route.RequestHeadersToAdd = []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: "authorization", Value: "Bearer token-0123456789"}}}
-	res, err := Build(resources(t, xdstest.StaticCluster("c", "127.0.0.1:1"), xdstest.Listener("l", 1, "r"), route), Config{Dir: "/lkg"})
+	res, err := Build(resources(t, xdstest.StaticCluster("c", "127.0.0.1:1"), xdstest.Listener("l", 1, "r"), route), Config{Dir: "/lkg", Bootstrap: &bootstrapv3.Bootstrap{}, Own: true})
 	if err != nil {
 		t.Fatal(err)
 	}

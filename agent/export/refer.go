@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
@@ -32,7 +33,7 @@ func (w *writer) inlineAny(a *anypb.Any, depth int) error {
 	inner, err := envoytypes.Unpack(a)
 	if err != nil {
 		if a.GetTypeUrl() != "" {
-			w.addMissing("the type %s is not known to this version: resources that it refers to are not exported", strings.TrimPrefix(a.GetTypeUrl(), "type.googleapis.com/"))
+			w.addNote("the type %s is not known to this version: what it refers to is not looked for", strings.TrimPrefix(a.GetTypeUrl(), "type.googleapis.com/"))
 		}
 		return nil
 	}
@@ -79,10 +80,17 @@ func (w *writer) inline(m protoreflect.Message, depth int) error {
 			body.ConfigType = &listenerv3.ListenerFilter_TypedConfig{TypedConfig: config}
 		}
 	case *tlsv3.SdsSecretConfig:
-		if needsControlPlane(body.GetSdsConfig()) {
+		switch {
+		case needsControlPlane(body.GetSdsConfig()):
 			w.secrets[body.GetName()] = struct{}{}
 			body.SdsConfig = bootstrap.FileSource(w.cfg.Dir + "/" + w.secretFile(body.GetName()))
+		case body.GetSdsConfig() == nil:
+			w.needsOwn("the static secret %q", body.GetName())
 		}
+	case *corev3.EnvoyInternalAddress:
+		w.needsOwn("the bootstrap extension envoy.bootstrap.internal_listener")
+	case *listenerv3.Listener_InternalListenerConfig:
+		w.needsOwn("the bootstrap extension envoy.bootstrap.internal_listener")
 	case *corev3.ConfigSource:
 		if needsControlPlane(body) {
 			w.addMissing("it refers to a control plane in a field that the export cannot replace")
@@ -172,12 +180,13 @@ func (w *writer) inlineRoutes(m *hcmv3.HttpConnectionManager) error {
 // inlined, as far as they are stored.
 func (w *writer) routeConfiguration(name string) (*routev3.RouteConfiguration, error) {
 	route := &routev3.RouteConfiguration{Name: name}
-	r := w.lookup(xds.RouteType, name)
-	if r == nil {
-		return route, nil
+	if r := w.lookup(xds.RouteType, name); r != nil {
+		if err := r.Body.UnmarshalTo(route); err != nil {
+			return nil, err
+		}
 	}
-	if err := r.Body.UnmarshalTo(route); err != nil {
-		return nil, err
+	if route.GetValidateClusters() == nil {
+		route.ValidateClusters = wrapperspb.Bool(false) // the default of RDS; inline it would be true, and a listener with a route to nowhere rejected
 	}
 	if route.GetVhds() == nil {
 		return route, nil
@@ -203,9 +212,15 @@ func (w *writer) extension(name string, source *corev3.ExtensionConfigSource) (*
 	if source == nil || !needsControlPlane(source.GetConfigSource()) {
 		return nil, false
 	}
-	var config corev3.TypedExtensionConfig
-	if r := w.lookup(xds.ExtensionConfigType, name); r != nil && r.Body.UnmarshalTo(&config) == nil {
+	fallback := source.GetDefaultConfig()
+	r := w.take(xds.ExtensionConfigType, name)
+	switch config := (&corev3.TypedExtensionConfig{}); {
+	case r != nil && r.Body.UnmarshalTo(config) == nil:
 		return config.GetTypedConfig(), true
+	case fallback != nil: // as Envoy does
+		w.addNote("ECDS %q is not stored: its default is used", name)
+		return fallback, true
 	}
-	return source.GetDefaultConfig(), source.GetDefaultConfig() != nil
+	w.addMissing("ECDS %q is not stored", name)
+	return nil, false
 }

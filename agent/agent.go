@@ -244,9 +244,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	var rest net.Listener
 	if a.rest != nil {
-		rest = listener.WarnWhenFull(a.rest, a.cfg.Log)
+		rest = a.rest
 	}
-	return a.serve(ctx, listener.WarnWhenFull(a.socket, a.cfg.Log), rest)
+	return a.serve(ctx, a.socket, rest)
 }
 
 // newSurface makes the admin interface, which stops the agent with quit. ctx ends with the agent.

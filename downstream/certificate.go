@@ -7,10 +7,13 @@ import (
 	"net"
 	"net/http"
 
+	"google.golang.org/grpc"
 	grpccredentials "google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+
+	"github.com/holdfast-xds/holdfast/internal/listener"
 )
 
 // handshake is gRPC's credentials of the server. If there is a TLS handshake the listener has made it,
@@ -26,12 +29,10 @@ func (h handshake) Clone() grpccredentials.TransportCredentials { return h }
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (handshake) ServerHandshake(c net.Conn) (net.Conn, grpccredentials.AuthInfo, error) {
-	info := authInfo{CommonAuthInfo: grpccredentials.CommonAuthInfo{SecurityLevel: grpccredentials.NoSecurity}}
+	info := authInfo{conn: listener.Of(c), CommonAuthInfo: grpccredentials.CommonAuthInfo{SecurityLevel: grpccredentials.NoSecurity}}
 	var secure bool
-	if first, ok := c.(*sniffed); ok {
-		if conn, ok := first.Conn.(*departing); ok {
-			info.leaving = conn.leaving
-		}
+	if conn, ok := listener.Under[*departing](c); ok {
+		info.leaving = conn.leaving
 	}
 	if secure, info.certificate = shown(c); secure {
 		info.SecurityLevel = grpccredentials.PrivacyAndIntegrity
@@ -42,15 +43,7 @@ func (handshake) ServerHandshake(c net.Conn) (net.Conn, grpccredentials.AuthInfo
 // shown reports whether a connection is encrypted, and returns the verified certificate of its client; nil for
 // none.
 func shown(c net.Conn) (secure bool, certificate *x509.Certificate) {
-	first, ok := c.(*sniffed)
-	if !ok {
-		return false, nil
-	}
-	under := first.Conn
-	if conn, ok := under.(*departing); ok {
-		under = conn.Conn
-	}
-	conn, ok := under.(*tls.Conn)
+	conn, ok := listener.Under[*tls.Conn](c)
 	if !ok {
 		return false, nil
 	}
@@ -76,6 +69,7 @@ func credentialsOfREST(r *http.Request) (c Credentials) {
 type authInfo struct {
 	grpccredentials.CommonAuthInfo
 	certificate *x509.Certificate // verified; nil for none
+	conn        *listener.Conn    // nil for one without bounds
 	leaving     <-chan struct{}   // closed when the connection has got a GOAWAY; nil for never
 }
 
@@ -103,4 +97,29 @@ func CredentialsOf(ctx context.Context) (c Credentials) {
 		}
 	}
 	return c
+}
+
+// busyStream and busyCall tell the listener that a connection has a call.
+func busyStream(srv any, g grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	conn := connOf(g.Context())
+	conn.Begin()
+	defer conn.End()
+	return handle(srv, g)
+}
+
+func busyCall(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	conn := connOf(ctx)
+	conn.Begin()
+	defer conn.End()
+	return handle(ctx, req)
+}
+
+// connOf returns the connection of a call; nil for one without bounds.
+func connOf(ctx context.Context) *listener.Conn {
+	p, _ := peer.FromContext(ctx)
+	if p == nil {
+		return nil
+	}
+	info, _ := p.AuthInfo.(authInfo)
+	return info.conn
 }

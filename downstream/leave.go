@@ -103,6 +103,9 @@ type departing struct {
 	once    sync.Once
 }
 
+// NetConn returns the connection that gRPC writes to.
+func (c *departing) NetConn() net.Conn { return c.Conn }
+
 func (c *departing) Write(p []byte) (int, error) {
 	if c.frames.goAway(p) {
 		c.once.Do(func() { close(c.leaving) })

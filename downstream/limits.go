@@ -53,7 +53,7 @@ func (l Limits) orDefault() Limits {
 
 // LimitNames lists the names of limits that are passed to Observer.LimitExceeded.
 func LimitNames() []string {
-	return []string{"streams", "types", "subscriptions", "names", "request_rate", "any_depth", "groups"}
+	return []string{"connections", "streams", "types", "subscriptions", "names", "request_rate", "any_depth", "groups"}
 }
 
 // attach opens the view of a client, or counts the client if there would be too many groups.

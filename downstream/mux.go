@@ -115,6 +115,9 @@ type sniffed struct {
 	closed func() // may be called several times
 }
 
+// NetConn returns the connection whose first bytes were read.
+func (c *sniffed) NetConn() net.Conn { return c.Conn }
+
 // RemoteAddr returns the address of the client, which is a processAddr if its process is known.
 func (c *sniffed) RemoteAddr() net.Addr { return c.from }
 

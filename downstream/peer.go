@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/holdfast-xds/holdfast/internal/listener"
 )
 
 // A rejected client usually tries again several times a second.
@@ -61,7 +63,7 @@ type processAddr struct {
 // addressOf returns the address of the client of a connection, with its process where that is visible: not of a client in another PID
 // namespace, such as that of another container.
 func addressOf(c net.Conn) net.Addr {
-	unix, ok := c.(*net.UnixConn)
+	unix, ok := listener.Under[*net.UnixConn](c)
 	if !ok || !peersAreKnown {
 		return c.RemoteAddr()
 	}

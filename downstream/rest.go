@@ -21,6 +21,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/listener"
 	"github.com/holdfast-xds/holdfast/internal/walk"
 	"github.com/holdfast-xds/holdfast/internal/webguard"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -39,7 +40,7 @@ const maxRESTRequest = 16 << 20
 // a secret in it is served. The whole response is rejected, because a response without the
 // resource would delete it.
 func (s *Server) ServeREST(ctx context.Context, lis net.Listener) error {
-	return s.serveREST(ctx, lis, false)
+	return s.serveREST(ctx, s.room.Bound(lis), false)
 }
 
 // serveREST serves REST; with secrets set, to clients that were authenticated.
@@ -54,6 +55,7 @@ func (s *Server) serveREST(ctx context.Context, lis net.Listener, secrets bool) 
 		ReadHeaderTimeout: sniffTimeout,
 		ReadTimeout:       time.Minute,
 		IdleTimeout:       5 * time.Minute,
+		ConnState:         listener.Requests,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connectionKey{}, c)

@@ -26,6 +26,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/downstream/codec"
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/listener"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/resourceset"
 	"github.com/holdfast-xds/holdfast/internal/watchdog"
@@ -121,6 +122,7 @@ type Server struct {
 	// pollsExceed limits those about requests beyond a limit.
 	pollsExceed rate.Sometimes
 
+	room      *listener.Pool
 	streaming sync.WaitGroup // of the goroutines of all streams
 	stopping  atomic.Bool    // the server ends its streams
 	// polls remembers the last REST responses, by client and names.
@@ -147,8 +149,10 @@ func New(cfg Config) *Server {
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.Observer = cmp.Or(cfg.Observer, Observer(NoObserver{}))
 	polls, _ := lru.New[[sha256.Size]byte, *session.Response](maxPolls) // the size is positive
+	clients, _ := listener.Room()
 	return &Server{
 		cfg:             cfg,
+		room:            listener.NewPool(clients, cfg.Log, func() { cfg.Observer.LimitExceeded("connections") }),
 		from:            &corev3.ControlPlane{Identifier: cfg.Identifier},
 		secretsRejected: rate.Sometimes{Interval: time.Minute},
 		pollsExceed:     rate.Sometimes{Interval: time.Minute},
@@ -179,9 +183,12 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(s.cfg.keepalive()),
 		grpc.WaitForHandlers(true),
+		grpc.StreamInterceptor(busyStream),
+		grpc.UnaryInterceptor(busyCall),
 		grpc.UnknownServiceHandler(s.forward),
 	)
 	s.register(g)
+	lis = s.room.Bound(lis)
 	split := newMux(lis, s.connection, s.cfg.sendsAway())
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error {

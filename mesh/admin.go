@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/holdfast-xds/holdfast/internal/listener"
 	"github.com/holdfast-xds/holdfast/internal/webguard"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/inspect"
@@ -64,7 +65,7 @@ func (e *Environment) serveAdmin(ctx context.Context) error {
 		return fmt.Errorf("--admin: %w", err)
 	}
 	host, _, _ := net.SplitHostPort(e.cfg.Admin)
-	web := &http.Server{Handler: webguard.Guard{Host: host}.Wrap(e.adminHandler()), ReadHeaderTimeout: 10 * time.Second}
+	web := &http.Server{Handler: webguard.Guard{Host: host}.Wrap(e.adminHandler()), ReadHeaderTimeout: 10 * time.Second, ConnState: listener.Requests}
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -74,7 +75,7 @@ func (e *Environment) serveAdmin(ctx context.Context) error {
 		_ = web.Shutdown(late)
 	}()
 	e.cfg.Log.Info("serving status and metrics", "addr", lis.Addr().String())
-	err = web.Serve(lis)
+	err = web.Serve(listener.Other(lis, e.cfg.Log))
 	if errors.Is(err, http.ErrServerClosed) {
 		<-stopped
 		return nil

@@ -302,8 +302,9 @@ func (s *Server) add(what string, lis net.Listener, handler http.Handler) {
 	}
 	s.cfg.Log.Info("serving HTTP", "surface", what, "addr", addr)
 	s.listening(what, lis.Addr())
-	s.surfaces = append(s.surfaces, surface{lis: listener.WarnWhenFull(lis, s.cfg.Log), server: &http.Server{
+	s.surfaces = append(s.surfaces, surface{lis: listener.Other(lis, s.cfg.Log), server: &http.Server{
 		ConnContext:       withOwner,
+		ConnState:         listener.Requests,
 		Handler:           handler,
 		ReadHeaderTimeout: readTimeout,
 		ReadTimeout:       readTimeout,
@@ -360,7 +361,7 @@ func client(r *http.Request) string {
 // withOwner records whether the client of a Unix socket is the agent's own user or root. If the
 // system does not identify clients, the permissions of the socket admit only its owner.
 func withOwner(ctx context.Context, c net.Conn) context.Context {
-	unix, ok := c.(*net.UnixConn)
+	unix, ok := listener.Under[*net.UnixConn](c)
 	if !ok {
 		return ctx
 	}

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
+	"github.com/holdfast-xds/holdfast/internal/listener"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/sds/pki"
 )
@@ -134,6 +135,8 @@ func (i *Injector) Run(ctx context.Context) error {
 		_ = webhook.Close()
 		return fmt.Errorf("--admin: %w", err)
 	}
+	clients, _ := listener.Room()
+	webhook, admin = listener.NewPool(clients, i.cfg.Log, nil).Bound(webhook), listener.Other(admin, i.cfg.Log)
 	i.cfg.Log.Info("serving", "webhook", webhook.Addr().String(), "admin", admin.Addr().String())
 	// What is served goes on for the drain time; certificates and settings are kept meanwhile.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/holdfast-xds/holdfast/internal/listener"
 )
 
 const (
@@ -60,6 +62,7 @@ func (i *Injector) webhookServer() *http.Server {
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: i.sync.Certificate},
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: 35 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 16 << 10,
+		ConnState:      listener.Requests,
 		ErrorLog:       slog.NewLogLogger(i.cfg.Log.Handler(), slog.LevelDebug), // handshakes of port scanners
 	}
 }
@@ -86,7 +89,7 @@ func (i *Injector) adminServer() *http.Server {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(i.metrics.registry, promhttp.HandlerOpts{}))
 	return &http.Server{
 		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 15 * time.Second, IdleTimeout: time.Minute,
-		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(i.cfg.Log.Handler(), slog.LevelDebug),
+		MaxHeaderBytes: 16 << 10, ConnState: listener.Requests, ErrorLog: slog.NewLogLogger(i.cfg.Log.Handler(), slog.LevelDebug),
 	}
 }
 

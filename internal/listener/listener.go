@@ -1,21 +1,17 @@
 // Package listener contains a TCP listener whose address can be released to another process and
-// restored while a server accepts connections from it, and a listener that logs a shortage of file
-// descriptors.
+// restored while a server accepts connections from it, and a listener with a bound on its connections, which leaves
+// descriptors for the files of the process.
 //
-// It promises that the server notices nothing: Accept waits while the address is released, and existing
+// Of the first it promises that the server notices nothing: Accept waits while the address is released, and existing
 // connections stay. It does not promise that the address can be restored: another process may use it.
 // All methods may be called concurrently.
 package listener
 
 import (
 	"errors"
-	"log/slog"
 	"net"
 	"sync"
 	"syscall"
-	"time"
-
-	"golang.org/x/time/rate"
 )
 
 // TCP is a listener on a TCP address. Create it with Listen.
@@ -127,28 +123,4 @@ func (t *TCP) Close() error {
 		return nil
 	}
 	return t.lis.Close()
-}
-
-// warnEvery is the least interval between two warnings.
-const warnEvery = time.Minute
-
-// WarnWhenFull returns a listener that logs, at most once a minute, that connections wait because too
-// many files are open. Servers retry without logging.
-func WarnWhenFull(lis net.Listener, log *slog.Logger) net.Listener {
-	return &fullListener{Listener: lis, log: log, limit: rate.NewLimiter(rate.Every(warnEvery), 1)}
-}
-
-type fullListener struct {
-	net.Listener
-	log   *slog.Logger
-	limit *rate.Limiter
-}
-
-func (t *fullListener) Accept() (net.Conn, error) {
-	c, err := t.Listener.Accept()
-	if (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && t.limit.Allow() {
-		t.log.Error("connections wait, because too many files are open: raise the limit (ulimit -n, LimitNOFILE), or find out who holds so many connections",
-			"addr", t.Addr().String(), "err", err)
-	}
-	return c, err
 }

@@ -21,6 +21,8 @@ import (
 const (
 	// takenWithin is the time that a successor has until it serves on everything.
 	takenWithin = 30 * time.Second
+	// lastLook is the time for reading what it may have said before.
+	lastLook = 100 * time.Millisecond
 	// restoreEvery is the interval of attempts to take back what a successor was given.
 	restoreEvery = time.Second
 	// handoverRetry is the interval, and handoverWithin the maximum time, of a successor's attempts
@@ -122,6 +124,10 @@ func confirmed(conn net.Conn) error {
 		return err
 	}
 	said, err := admin.ReadLine(conn)
+	if errors.Is(err, os.ErrDeadlineExceeded) { // this process may have been stopped meanwhile, and the answer is there
+		_ = conn.SetDeadline(time.Now().Add(lastLook))
+		said, err = admin.ReadLine(conn)
+	}
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		_ = conn.SetDeadline(time.Now().Add(time.Second))
@@ -174,7 +180,7 @@ func (a *Agent) bind(ctx context.Context) error {
 	if err := a.try(); err != nil {
 		return err
 	}
-	other, err := admin.Client{Addr: a.cfg.Admin.Addr}.Takeover(ctx)
+	other, err := admin.Client{Addr: a.cfg.Admin.Addr}.Takeover(ctx, a.cfg.Log)
 	if errors.Is(err, admin.ErrNoAgent) {
 		a.cfg.Log.Info("no agent to take over from", "admin", a.cfg.Admin.Addr)
 		return a.bindAll(ctx, alone)
@@ -182,11 +188,11 @@ func (a *Agent) bind(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--takeover: %w", err)
 	}
-	defer other.Abandon()
 	a.cfg.Log.Info("takeover from another agent started")
 	// The socket comes last: as soon as it is replaced, clients connect to this agent.
 	steps := []func() error{a.openState, a.surface.Listen, a.bindREST, a.bindSocket}
 	if err := a.bindAll(ctx, steps); err != nil {
+		other.Abandon()
 		return fmt.Errorf("%w (the other agent keeps serving)", err)
 	}
 	if err := other.Confirm(); err != nil {

@@ -35,6 +35,10 @@ func TestAnAgentEndsOnlyWhenItsSuccessorHasConfirmed(t *testing.T) {
 		{"another word", func(w io.WriteCloser) { _, _ = io.WriteString(w, "hello\n") }, "", false},
 		{"too much", func(w io.WriteCloser) { _, _ = io.WriteString(w, strings.Repeat("x", 64)) }, "", false},
 		{"nothing for too long", func(io.WriteCloser) {}, "withdrawn\n", false},
+		{"ready, which it reads late", func(w io.WriteCloser) { // as after a SIGSTOP, when its time is over
+			time.Sleep(takenWithin + lastLook/2)
+			_, _ = io.WriteString(w, "ready\n")
+		}, "ended\n", true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
@@ -59,7 +63,7 @@ func TestAnAgentEndsOnlyWhenItsSuccessorHasConfirmed(t *testing.T) {
 				if (err == nil) != tc.confirm || tc.hears != heard {
 					t.Errorf("%v, and the other hears %q", err, heard)
 				}
-				if took := time.Since(began); took > takenWithin {
+				if took := time.Since(began); took > takenWithin+lastLook {
 					t.Errorf("it took %s", took)
 				}
 			})
@@ -124,7 +128,7 @@ func TestASuccessorGoesOnUnlessTheOtherAgentDoes(t *testing.T) {
 					_, _ = io.WriteString(conn, tc.says[1])
 				}
 			})
-			other, err := client.Takeover(t.Context())
+			other, err := client.Takeover(t.Context(), slog.New(slog.DiscardHandler))
 			switch {
 			case tc.ask == errAny:
 				if err == nil || !strings.Contains(err.Error(), tc.text) || errors.Is(err, admin.ErrNoAgent) {
@@ -141,7 +145,7 @@ func TestASuccessorGoesOnUnlessTheOtherAgentDoes(t *testing.T) {
 			}
 		})
 	}
-	if _, err := (admin.Client{Addr: fmt.Sprintf("unix:%s/none.sock", t.TempDir())}).Takeover(t.Context()); !errors.Is(err, admin.ErrNoAgent) {
+	if _, err := (admin.Client{Addr: fmt.Sprintf("unix:%s/none.sock", t.TempDir())}).Takeover(t.Context(), slog.New(slog.DiscardHandler)); !errors.Is(err, admin.ErrNoAgent) {
 		t.Errorf("without anybody: %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -52,6 +53,16 @@ func PeerUID(c *net.UnixConn) (uint32, error) {
 	}
 	p, err := credentialsOf(c)
 	return p.uid, err
+}
+
+// PeerPID returns the process at the other end of a connection, as the kernel reports it: for a client, that which listens. It fails
+// where that is not visible.
+func PeerPID(c *net.UnixConn) (int32, error) {
+	p, err := credentialsOf(c)
+	if err == nil && p.pid <= 0 {
+		err = errors.New("the process is not visible")
+	}
+	return p.pid, err
 }
 
 // processAddr is the address of a client on a Unix socket, with its process: its id and when it was started, as the kernel says.

@@ -79,13 +79,8 @@ func (c Client) Dump(ctx context.Context, w io.Writer, typeName, name string) er
 	})
 }
 
-// Do requests an action, such as "drain", and returns when it is done. Because that may take long, Do
-// first checks that the agent answers at all, and fails after 5 s if it does not.
+// Do requests an action, such as "drain", and returns when it is done.
 func (c Client) Do(ctx context.Context, action string) error {
-	ignore := func(*http.Response) error { return nil }
-	if err := c.request(ctx, http.MethodGet, "/livez", nil, connectTimeout, ignore); err != nil {
-		return err
-	}
 	return c.request(ctx, http.MethodPost, "/"+action, nil, 0, func(resp *http.Response) error {
 		if resp.StatusCode != http.StatusOK {
 			return fmt.Errorf("%s: %s", c.Addr, said(resp))
@@ -131,16 +126,37 @@ func (c Client) get(ctx context.Context, path string, query url.Values, read fun
 }
 
 // request sends a request, and reads the answer with read. The answer must begin within wait, and end
-// within requestTimeout; a wait of 0 means no limit for both.
+// within requestTimeout; a wait of 0 means no limit for both. If it may take longer than connectTimeout, the agent is first asked
+// whether it answers at all.
 func (c Client) request(ctx context.Context, method, path string, query url.Values, wait time.Duration, read func(*http.Response) error) error {
 	if err := CheckAddrs(c.Addr, ""); err != nil && c.Handler == nil {
 		return err
+	}
+	if wait == 0 || wait > connectTimeout {
+		resp, err := c.send(ctx, http.MethodGet, "/livez", nil, connectTimeout)
+		if err != nil {
+			return err
+		}
+		_ = resp.Body.Close()
 	}
 	if wait > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
 	}
+	resp, err := c.send(ctx, method, path, query, wait)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if err := c.unknown(resp.Request, resp); err != nil {
+		return err
+	}
+	return read(resp)
+}
+
+// send sends a request, and returns the answer when it has begun, within wait; 0 means no limit.
+func (c Client) send(ctx context.Context, method, path string, query url.Values, wait time.Duration) (*http.Response, error) {
 	// The host is not resolved, because dial connects to the address.
 	host := "holdfast"
 	if _, unix := socketPath(c.Addr); !unix && c.Handler == nil {
@@ -149,7 +165,7 @@ func (c Client) request(ctx context.Context, method, path string, query url.Valu
 	target := url.URL{Scheme: "http", Host: host, Path: path, RawQuery: query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, method, target.String(), nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var transport http.RoundTripper = &http.Transport{DialContext: c.dial, DisableKeepAlives: true, ResponseHeaderTimeout: wait}
 	if c.Handler != nil {
@@ -157,16 +173,12 @@ func (c Client) request(ctx context.Context, method, path string, query url.Valu
 	}
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && ctx.Err() == nil {
-		return fmt.Errorf("the agent on %s has not answered for %s: it hangs or is stopped (%w)", c.Addr, connectTimeout, err)
+		return nil, fmt.Errorf("the agent on %s has not answered for %s: it hangs or is stopped (%w)", c.Addr, connectTimeout, err)
 	}
 	if err != nil {
-		return c.unreachable(err)
+		return nil, c.unreachable(err)
 	}
-	defer func() { _ = resp.Body.Close() }()
-	if err := c.unknown(req, resp); err != nil {
-		return err
-	}
-	return read(resp)
+	return resp, nil
 }
 
 // unknown returns an error if the agent has nothing for a request at all, which is what net/http then answers. An agent that has

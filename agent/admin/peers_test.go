@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -96,7 +97,7 @@ func TestATakeoverIsRefusedWithTheReasonBeforeItIsAdmitted(t *testing.T) {
 	_, stop := running(t, Config{State: &agent{}, Addr: "unix:" + path, Takeover: func(func() (net.Conn, error)) error {
 		return errors.New("takeover: this agent runs Envoy as its child")
 	}}, 1)
-	_, err := Client{Addr: "unix:" + path}.Takeover(t.Context())
+	_, err := Client{Addr: "unix:" + path}.Takeover(t.Context(), slog.New(slog.DiscardHandler))
 	if err == nil || !strings.Contains(err.Error(), "409 Conflict: takeover: this agent runs Envoy as its child") || errors.Is(err, ErrNoAgent) {
 		t.Errorf("%v", err)
 	}
@@ -121,7 +122,7 @@ func TestATakeoverIsConfirmedOverItsConnection(t *testing.T) {
 		_, err = conn.Write([]byte(Ended + "\n"))
 		return err
 	}}, 1)
-	other, err := Client{Addr: "unix:" + path}.Takeover(t.Context())
+	other, err := Client{Addr: "unix:" + path}.Takeover(t.Context(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,10 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"time"
+
+	"github.com/holdfast-xds/holdfast/downstream"
 )
 
 // A takeover is a protocol on one connection, which stays open until the old agent has exited.
@@ -74,29 +78,67 @@ func (c bufferedConn) Read(b []byte) (int, error) { return c.r.Read(b) }
 // ErrWithdrawn is returned if the old agent has taken back what it had released.
 var ErrWithdrawn = errors.New("the takeover took too long, and the other agent keeps serving")
 
+const (
+	// slowAfter is when a successor says that the old agent has not answered yet.
+	slowAfter = 5 * time.Second
+	// releasedWithin is how long a successor waits for the old agent to release what it has, for which that writes its state; one
+	// that has not done so hangs.
+	releasedWithin = 15 * time.Second
+	// endedWithin is how long it waits for the last word. It is longer than the old agent waits for its successor, so that Withdrawn
+	// is heard.
+	endedWithin = 40 * time.Second
+)
+
 // A Takeover is the successor's side of the protocol.
 type Takeover struct {
-	addr string
-	conn net.Conn
-	r    *bufio.Reader
+	// other names the old agent, with its process where that is visible.
+	other string
+	conn  net.Conn
+	r     *bufio.Reader
+	log   *slog.Logger
 }
 
 // Takeover requests a takeover, and returns when the old agent has released its state, its sockets
 // and its addresses. If no agent answers, or it exits meanwhile, the error satisfies
-// errors.Is(err, ErrNoAgent).
-func (c Client) Takeover(ctx context.Context) (*Takeover, error) {
+// errors.Is(err, ErrNoAgent). An agent that hangs is another error, after 15 s, and said in the log after 5.
+func (c Client) Takeover(ctx context.Context, log *slog.Logger) (*Takeover, error) {
 	conn, err := c.dial(ctx, "", "")
 	if err != nil {
 		return nil, fmt.Errorf("%w on %s: %w", ErrNoAgent, c.Addr, err)
 	}
-	t := &Takeover{addr: c.Addr, conn: conn, r: bufio.NewReader(conn)}
+	other := "the agent on " + c.Addr
+	if unix, ok := conn.(*net.UnixConn); ok {
+		if pid, err := downstream.PeerPID(unix); err == nil {
+			other += fmt.Sprintf(", process %d,", pid)
+		}
+	}
+	return newTakeover(ctx, conn, other, log)
+}
+
+// newTakeover requests a takeover on a connection to an agent.
+func newTakeover(ctx context.Context, conn net.Conn, other string, log *slog.Logger) (*Takeover, error) {
+	t := &Takeover{other: other, conn: conn, r: bufio.NewReader(conn), log: log}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	if err := t.ask(); err != nil {
+	if err := t.within(releasedWithin, t.ask); err != nil {
 		_ = conn.Close()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = fmt.Errorf("%s has not answered for %s: it hangs or is stopped, and nothing was taken over: end it (kill -9) and start this one again", t.other, releasedWithin)
+		}
 		return nil, errors.Join(ctx.Err(), err)
 	}
 	return t, nil
+}
+
+// within runs a step that waits for the old agent, for d at most, and says after slowAfter that it is slow.
+func (t *Takeover) within(d time.Duration, step func() error) error {
+	slow := time.AfterFunc(slowAfter, func() {
+		t.log.Warn(fmt.Sprintf("takeover: %s has not answered for %s: it may hang, and is waited for until %s", t.other, slowAfter, d))
+	})
+	defer slow.Stop()
+	_ = t.conn.SetDeadline(time.Now().Add(d))
+	defer func() { _ = t.conn.SetDeadline(time.Time{}) }()
+	return step()
 }
 
 // ErrNoAgent is returned if there is no agent to take over from.
@@ -109,7 +151,12 @@ func (t *Takeover) ask() error {
 	}
 	req.Header.Set("Connection", "Upgrade")
 	req.Header.Set("Upgrade", takeoverProtocol)
-	gone := func(err error) error { return fmt.Errorf("%w on %s any more: %w", ErrNoAgent, t.addr, err) }
+	gone := func(err error) error {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		return fmt.Errorf("%s is gone: %w: %w", t.other, ErrNoAgent, err)
+	}
 	if err := req.Write(t.conn); err != nil {
 		return gone(err)
 	}
@@ -119,13 +166,13 @@ func (t *Takeover) ask() error {
 	}
 	if resp.StatusCode != http.StatusSwitchingProtocols {
 		defer func() { _ = resp.Body.Close() }()
-		return fmt.Errorf("%s answers %s: %s", t.addr, resp.Status, said(resp))
+		return fmt.Errorf("%s answers %s: %s", t.other, resp.Status, said(resp))
 	}
 	switch said, err := ReadLine(t.r); {
 	case err != nil:
 		return gone(err)
 	case said != Released:
-		return fmt.Errorf("%s says %q: want %q", t.addr, said, Released)
+		return fmt.Errorf("%s says %q: want %q", t.other, said, Released)
 	}
 	return nil
 }
@@ -149,19 +196,32 @@ func ReadLine(r io.Reader) (string, error) {
 }
 
 // Confirm reports to the old agent that this process serves on everything that was released, and
-// returns nil when that agent has accepted it, or has exited by itself. After an error, which may be
-// ErrWithdrawn, the old agent keeps serving and this one must not.
+// returns nil when that agent has accepted it, has exited by itself, or hangs: it reads it later. After an
+// error, which may be ErrWithdrawn, the old agent keeps serving and this one must not.
 func (t *Takeover) Confirm() error {
-	defer t.Abandon()
 	_, _ = io.WriteString(t.conn, Confirmed+"\n") // an error shows in the read below
-	switch said, err := ReadLine(t.r); {
-	case err != nil, said == Ended:
+	var said string
+	err := t.within(endedWithin, func() (err error) {
+		said, err = ReadLine(t.r)
+		return err
+	})
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		t.log.Error(fmt.Sprintf("takeover: %s has released everything, and does not end: it hangs or is stopped. This one serves; end the other (kill -9), which still has its clients", t.other))
+		go func() { // the connection stays until it has read the message, or has ended
+			defer t.Abandon()
+			_, _ = ReadLine(t.r)
+		}()
 		return nil
-	case said == Withdrawn:
-		return ErrWithdrawn
-	default:
-		return fmt.Errorf("%s says %q: want %q", t.addr, said, Ended)
+	case err != nil, said == Ended:
+		t.Abandon()
+		return nil
 	}
+	t.Abandon()
+	if said == Withdrawn {
+		return ErrWithdrawn
+	}
+	return fmt.Errorf("%s says %q: want %q", t.other, said, Ended)
 }
 
 // Abandon closes the connection. Unless Confirm was called, the old agent takes everything back.

@@ -184,3 +184,27 @@ func TestARequestToTakeOverAloneEndsNothing(t *testing.T) {
 	}
 	w.servesOn(pid, health)
 }
+
+// Finding F11. An agent that hangs is no agent that has gone: its successor says so, ends, and has taken nothing; the other goes on when
+// it turns again, and when it was ended as the message says a successor starts.
+func TestASuccessorOfAnAgentThatHangsSaysSo(t *testing.T) {
+	t.Parallel()
+	w, health := inTakeover(t)
+	pid := w.agent.PID()
+	w.check(syscall.Kill(pid, syscall.SIGSTOP))
+	w.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+	out, err := exec.Command(w.agentArgs[0], append(slices.Clone(w.agentArgs[1:]), "--takeover")...).CombinedOutput()
+	for _, want := range []string{fmt.Sprintf("process %d, has not answered for 5s", pid), fmt.Sprintf("process %d, has not answered for 15s", pid), "nothing was taken over", "kill -9"} {
+		if err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("%v, no %q:\n%s", err, want, out)
+		}
+	}
+	w.check(syscall.Kill(pid, syscall.SIGCONT))
+	w.servesOn(pid, health)
+	w.check(syscall.Kill(pid, syscall.SIGSTOP))
+	w.agent.Kill()
+	w.agentArgs = append(w.agentArgs, "--takeover")
+	w.runAgent()
+	w.cp.Set(xdstest.Route("ingress", "c2"))
+	w.serves("v2")
+}

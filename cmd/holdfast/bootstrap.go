@@ -490,7 +490,11 @@ func (f *bootstrapFlags) scratch() string {
 	if f.out == "" || f.out == "-" {
 		return ""
 	}
-	return filepath.Dir(f.out)
+	dir := filepath.Dir(f.out)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return "" // it is created with the file
+	}
+	return dir
 }
 
 // envoyBinary returns the Envoy that can check a bootstrap; "" if none is named and there is none in PATH.

@@ -63,7 +63,7 @@ func TestExitCodesAndErrors(t *testing.T) {
 		{"no output", []string{"bootstrap", "--node-id", "a", "--node-cluster", "b"}, 2, "--out is missing: name the file"},
 		{"an unknown extension", []string{"bootstrap", "--out", "x.txt", "--node-id", "a", "--node-cluster", "b"}, 2, `extension ".txt" is none of`},
 		{"no node", []string{"bootstrap", "--out", "-"}, 2, "--node-id is required"},
-		{"an unwritable file", []string{"bootstrap", "--out", filepath.Join(dir, "none", "x.yaml"), "--node-id", "a", "--node-cluster", "b"}, 1, "no such file or directory"},
+		{"an unwritable file", []string{"bootstrap", "--out", "/proc/none/x.yaml", "--node-id", "a", "--node-cluster", "b"}, 1, "no such file or directory"},
 		{"nobody answers", []string{"status", "--admin", "unix:" + filepath.Join(dir, "none.sock")}, 1, "canceled"},
 		{"no admin address", []string{"status", "--admin", ""}, 2, "--admin is empty"},
 		{"a bad admin address", []string{"dump", "--admin", "x"}, 2, `--admin: "x": want unix:PATH or host:port`},

@@ -163,7 +163,7 @@ func TestNoEnvoyStartsIfTheBootstrapIsNotWritten(t *testing.T) {
 		want      string
 	}{
 		{"a directory that is a file", inFile, nil, cli.ExitFailed, "holdfast: write " + inFile + ": open "},
-		{"a missing directory", "/nope/envoy.yaml", nil, cli.ExitFailed, "holdfast: write /nope/envoy.yaml: open /nope/"},
+		{"a directory that cannot be made", "/proc/nope/envoy.yaml", nil, cli.ExitFailed, "holdfast: write /proc/nope/envoy.yaml: mkdir /proc/nope"},
 		{"what is waited for does not come", stale, []string{"--wait-for", "file=/nope", "--wait-timeout", "1ms"}, cli.ExitFailed, "file=/nope: "},
 		{"an overlay that does not fit", stale, []string{"--overlay", write(t, "o.yaml", "nope: 1\n")}, cli.ExitUsage, "unknown field \"nope\""},
 		{"an Envoy that does not accept it", stale, []string{"--validate", "--envoy-binary", "false"}, cli.ExitFailed, "holdfast: "},

@@ -14,11 +14,11 @@ import (
 
 // Write writes data to path with exactly the permissions mode, regardless of the umask. A reader sees either the complete
 // old file or the complete new one, also after a power failure: the data is written to a temporary file in the same
-// directory, synced, and renamed. The directory must exist. A symbolic link at path is replaced, not followed. After an
-// error the old file is unchanged, unless the error names the directory: then the rename may not survive a power failure.
+// directory, synced, and renamed. A directory that is missing is created, for its owner only if the file is. A symbolic link at
+// path is replaced, not followed. After an error the old file is unchanged, unless the error names the directory: then the rename may not survive a power failure.
 func Write(path string, data []byte, mode os.FileMode) error {
 	dir := filepath.Dir(path)
-	temp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*.tmp")
+	temp, err := create(dir, "."+filepath.Base(path)+".*.tmp", mode)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
@@ -35,6 +35,22 @@ func Write(path string, data []byte, mode os.FileMode) error {
 		}
 	}
 	return nil
+}
+
+// create creates a temporary file for a file of a mode.
+func create(dir, pattern string, mode os.FileMode) (*os.File, error) {
+	temp, err := os.CreateTemp(dir, pattern)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return temp, err
+	}
+	of := fs.FileMode(0o755)
+	if mode&0o077 == 0 {
+		of = 0o700
+	}
+	if err := os.MkdirAll(dir, of); err != nil {
+		return nil, err
+	}
+	return os.CreateTemp(dir, pattern)
 }
 
 // discard removes a temporary file, unless it was renamed.

@@ -67,13 +67,30 @@ func TestAFailedWriteNamesTheFileAndLeavesNothing(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(taken, "full"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{taken, filepath.Join(dir, "missing", "envoy.json")} {
+	for _, path := range []string{taken, filepath.Join("/proc", "missing", "envoy.json")} {
 		if err := Write(path, []byte("x"), 0o644); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
 	if got := entries(t, dir); got != "taken.json" {
 		t.Errorf("left behind: %s", got)
+	}
+}
+
+// As of sockets and the state. Who may not read the file may not look into the directory.
+func TestADirectoryThatIsMissingIsCreated(t *testing.T) {
+	for mode, want := range map[os.FileMode]os.FileMode{0o644: 0o755, 0o640: 0o755, 0o600: 0o700} {
+		dir := filepath.Join(t.TempDir(), "a")
+		path := filepath.Join(dir, "b", "envoy.json")
+		if err := Write(path, []byte("x"), mode); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != want {
+			t.Errorf("of a file of mode %o: %v, %v, want %o", mode, info.Mode(), err, want)
+		}
+		if got := entries(t, filepath.Dir(path)); got != "envoy.json" {
+			t.Errorf("there is %s", got)
+		}
 	}
 }
 

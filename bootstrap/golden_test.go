@@ -139,7 +139,7 @@ func goldens(t testing.TB) map[string]*bootstrapv3.Bootstrap {
 		name := filepath.Base(path)
 		name = name[:len(name)-len(filepath.Ext(name))]
 		if name == "template" {
-			template, err := ReadTemplate(path)
+			template, err := Read("template", path)
 			if err != nil {
 				t.Fatal(err)
 			}

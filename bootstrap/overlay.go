@@ -157,11 +157,6 @@ func patch(document, text []byte) ([]byte, error) {
 	return document, nil
 }
 
-// ReadTemplate reads the bootstrap at path, JSON or YAML by its extension. Errors name the file, the line and the field.
-func ReadTemplate(path string) (*bootstrapv3.Bootstrap, error) {
-	return readFile("template", path, decodeBootstrap)
-}
-
 // Complete returns template with the parts of Build(cfg) that it lacks: fields of the node, the sources of listeners and
 // clusters, static clusters and listeners with other names, and every other field. It does not change what the template
 // has. It returns the error of Build.

@@ -67,9 +67,9 @@ func decodeBootstrap(document *yamlproto.Node) (*bootstrapv3.Bootstrap, error) {
 }
 
 // Read returns the Envoy bootstrap at path, JSON or YAML by its extension. A type that this build does not know (of contrib, or
-// of a vendor) is an error. Errors name the file, the line and the field.
-func Read(path string) (*bootstrapv3.Bootstrap, error) {
-	return readFile("read", path, decodeBootstrap)
+// of a vendor) is an error. Errors name the file, with what it is ("template"), the line and the field.
+func Read(what, path string) (*bootstrapv3.Bootstrap, error) {
+	return readFile(what, path, decodeBootstrap)
 }
 
 // ReadNode returns the node of the Envoy bootstrap at path, JSON or YAML by its extension. It decodes only the node, so

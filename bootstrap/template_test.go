@@ -10,7 +10,7 @@ import (
 )
 
 func TestATemplateKeepsWhatItHas(t *testing.T) {
-	template, err := ReadTemplate(writeFile(t, "template.yaml", `
+	template, err := Read("template", writeFile(t, "template.yaml", `
 node: {id: its, metadata: {TEAM: its}}
 admin: {address: {pipe: {path: /its.sock}}}
 dynamic_resources: {lds_config: {path_config_source: {path: /its.yaml}}}
@@ -63,7 +63,7 @@ func TestATemplateMayHaveMetadataThatTheFlagsDoNot(t *testing.T) {
 		filepath.Join("..", "examples", "bootstrap", "template.yaml"),
 	}
 	for _, file := range files {
-		template, err := ReadTemplate(file)
+		template, err := Read("template", file)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +80,7 @@ func TestATemplateMayHaveMetadataThatTheFlagsDoNot(t *testing.T) {
 func TestAnEmptyTemplateBecomesTheBootstrap(t *testing.T) {
 	for name, text := range map[string]string{"nothing": "{}", "messages without fields": "{node: {metadata: {}}, static_resources: {}, dynamic_resources: {}}"} {
 		t.Run(name, func(t *testing.T) {
-			template, err := ReadTemplate(writeFile(t, "template.json", strings.NewReplacer("{n", `{"n`, ", s", `, "s`, ", d", `, "d`, "{m", `{"m`, ":", `":`).Replace(text)))
+			template, err := Read("template", writeFile(t, "template.json", strings.NewReplacer("{n", `{"n`, ", s", `, "s`, ", d", `, "d`, "{m", `{"m`, ":", `":`).Replace(text)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -99,12 +99,12 @@ func TestABadTemplateIsAnErrorThatNamesFileAndField(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := writeFile(t, tc.file, tc.text)
-			if _, err := ReadTemplate(path); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), path) {
+			if _, err := Read("template", path); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), path) {
 				t.Errorf("%v", err)
 			}
 		})
 	}
-	if _, err := ReadTemplate("/does/not/exist.yaml"); err == nil || !strings.Contains(err.Error(), "/does/not/exist.yaml") {
+	if _, err := Read("template", "/does/not/exist.yaml"); err == nil || !strings.Contains(err.Error(), "/does/not/exist.yaml") {
 		t.Errorf("%v", err)
 	}
 	if _, err := Complete(mustBuild(t, minimal()), Config{}); err == nil || !strings.Contains(err.Error(), "--node-id") {

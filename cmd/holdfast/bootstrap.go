@@ -216,6 +216,9 @@ func (f *bootstrapFlags) run(ctx context.Context, environ []string) error {
 	if addr := bootstrap.OpenAdmin(made); addr != "" {
 		f.warn(fmt.Sprintf("a template, an overlay or the control plane puts Envoy's admin interface on %s: everybody who can reach it can stop Envoy and read its configuration; use loopback or a Unix socket", addr))
 	}
+	for _, past := range bootstrap.PastAgent(made, f.cfg.XDS.Socket) {
+		f.warn(fmt.Sprintf("a template, an overlay or the control plane leads Envoy past the agent, which then keeps nothing for it: %s, and not the socket %s (--socket)", past, f.cfg.XDS.Socket))
+	}
 	if f.heap.auto && f.limits.Memory == 0 {
 		f.warn("--heap-limit auto has no effect, because the container has no memory limit: give --memory-limit")
 	}
@@ -296,7 +299,7 @@ func (f *bootstrapFlags) base(id bootstrap.Identity) (*bootstrapv3.Bootstrap, er
 	var template *bootstrapv3.Bootstrap
 	var err error
 	if f.template != "" {
-		if template, err = bootstrap.ReadTemplate(f.template); err != nil {
+		if template, err = bootstrap.Read("template", f.template); err != nil {
 			return nil, fmt.Errorf("--template: %w", err)
 		}
 		id = id.With(template.GetNode())

@@ -342,6 +342,25 @@ func TestAnAdminThatOthersReachIsWarnedOf(t *testing.T) {
 	}
 }
 
+// Finding E8. An Envoy that does not ask the agent gets nothing of what that keeps.
+func TestABootstrapThatLeadsPastTheAgentIsWarnedOf(t *testing.T) {
+	for text, want := range map[string]string{
+		`{dynamic_resources: {ads_config: {api_type: GRPC, grpc_services: [{envoy_grpc: {cluster_name: istiod}}]}},
+			static_resources: {clusters: [{name: istiod, type: STRICT_DNS}]}}`: `dynamic_resources.ads_config is the cluster "istiod"`,
+		`{dynamic_resources: {ads_config: {api_type: GRPC, grpc_services: [{google_grpc: {target_uri: "xds:15010", stat_prefix: x}}]}}}`:                                                              `dynamic_resources.ads_config is xds:15010`,
+		`{dynamic_resources: {lds_config: {path_config_source: {path: /mine.yaml}}}}`:                                                                                                                 "dynamic_resources.lds_config is the file /mine.yaml, and not the socket ",
+		`{dynamic_resources: {cds_config: {api_config_source: {api_type: DELTA_GRPC, grpc_services: [{envoy_grpc: {cluster_name: none}}]}}}}`:                                                         `dynamic_resources.cds_config is the cluster "none"`,
+		`{dynamic_resources: {ads_config: {api_type: GRPC, grpc_services: [{google_grpc: {target_uri: "unix:/run/x.sock", stat_prefix: x}}]}}}`:                                                       "",
+		`{static_resources: {clusters: [{name: xds, type: STATIC, load_assignment: {cluster_name: xds, endpoints: [{lb_endpoints: [{endpoint: {address: {pipe: {path: /run/other.sock}}}}]}]}}]}}`:    `dynamic_resources.ads_config is the cluster "xds"`,
+		`{static_resources: {clusters: [{name: xds, type: STATIC, load_assignment: {cluster_name: xds, endpoints: [{lb_endpoints: [{endpoint: {address: {pipe: {path: /run/../run/x.sock}}}}]}]}}]}}`: "",
+	} {
+		got := running(t, "--print", "--socket", "/run/x.sock", "--template", write(t, "t.yaml", text))
+		if got.code != 0 || !strings.Contains(got.errors, want) || want == "" && strings.Contains(got.errors, "past the agent") {
+			t.Errorf("%s: exit %d, %q, want %q", text, got.code, got.errors, want)
+		}
+	}
+}
+
 // What the control plane changed last is used while it is away, and a file that is none is said to be none.
 func TestTheLastChangesByTheControlPlaneAreUsedWhileItIsAway(t *testing.T) {
 	dir := t.TempDir()

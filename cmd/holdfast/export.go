@@ -182,7 +182,7 @@ func (f *exportFlags) base(node *corev3.Node, held []*xds.Resource) (*bootstrapv
 		slices.Sort(layers)
 		return bootstrap.Standalone(node, f.admin, layers)
 	}
-	own, err := bootstrap.Read(f.bootstrap)
+	own, err := bootstrap.Read("read", f.bootstrap)
 	if err != nil || f.admin == "" {
 		return own, err
 	}

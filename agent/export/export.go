@@ -197,7 +197,7 @@ func encode(typeURL string, resources []*anypb.Any) (data []byte, extension stri
 // that the user can provide the file.
 func (w *writer) secretFile(name string) string {
 	extension := ".json"
-	if r := w.stored[xds.SecretType][name]; w.cfg.Secrets && r != nil {
+	if r := w.stored[xds.SecretType][name]; r != nil && (w.cfg.Secrets || redact.Public(r.Body)) {
 		_, extension, _ = encode(xds.SecretType, []*anypb.Any{r.Body}) // addFile returns the error
 	}
 	return "secrets/" + escape(name) + extension
@@ -225,7 +225,7 @@ func (w *writer) writeSecrets() error {
 		switch {
 		case r == nil:
 			w.addMissing("it is not stored: write it to %s", file)
-		case !w.cfg.Secrets:
+		case !w.cfg.Secrets && !redact.Public(r.Body):
 			w.addMissing("its private key is not exported without --with-secrets: write it to %s", file)
 		default:
 			w.result.Counts[xds.SecretType]++

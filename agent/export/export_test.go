@@ -227,6 +227,21 @@ func TestSecretsAreWrittenWhenAskedFor(t *testing.T) {
 	}
 }
 
+// What verifies peers is no secret.
+func TestACAIsWrittenInAnyCase(t *testing.T) {
+	l := xdstest.Listener("l", 1, "r")
+	l.GetFilterChains()[0].TransportSocket = &corev3.TransportSocket{Name: "tls", ConfigType: &corev3.TransportSocket_TypedConfig{
+		TypedConfig: xdstest.Pack(&tlsv3.DownstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
+			ValidationContextType: &tlsv3.CommonTlsContext_ValidationContextSdsSecretConfig{ValidationContextSdsSecretConfig: &tlsv3.SdsSecretConfig{Name: "ca", SdsConfig: xdstest.ADS()}},
+		}}),
+	}}
+	ca := &tlsv3.Secret{Name: "ca", Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{}}}
+	res, files := build(t, Config{}, l, xdstest.Route("r", "c"), ca)
+	if len(files["secrets/ca.json"]) != 1 || len(res.Missing) > 0 {
+		t.Errorf("%d written, missing %q", len(files["secrets/ca.json"]), res.Missing)
+	}
+}
+
 // The private key provider is of a type of contrib, and Envoy must find the file under its name.
 func TestASecretOfAnUnknownTypeIsReadFromItsBinaryFile(t *testing.T) {
 	unknown := &anypb.Any{TypeUrl: "type.googleapis.com/vendor.Keys", Value: []byte{0x0a, 1, 'x'}}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -236,7 +237,7 @@ func unstorable(r *xds.Resource, encrypted bool) string {
 		return reasonType
 	case len(r.Body.GetValue()) >= maxPayload, len(r.Aliases()) > maxAliases:
 		return reasonTooLarge
-	case !encrypted && r.Type == xds.SecretType:
+	case !encrypted && r.Type == xds.SecretType && !redact.Public(r.Body):
 		return reasonSecret
 	}
 	return ""

@@ -90,6 +90,8 @@ func TestSecretsAreNotStoredInPlainText(t *testing.T) {
 		{"endpoints", endpoints("a", "1"), ""},
 		{"no body", noBody, ""},
 		{"a Secret", resource(&tlsv3.Secret{Name: "s"}), reasonSecret},
+		{"a Secret with a CA alone", resource(secretWithCA("-----BEGIN CERTIFICATE-----")), ""},
+		{"a Secret with a CA and its key", resource(secretWithCA(pem)), reasonSecret},
 		{"a key in a cluster's transport socket", resource(cluster(t, pack(t, &tlsv3.UpstreamTlsContext{CommonTlsContext: tlsWith(planted)}))), "TlsCertificate.private_key"},
 		{"a transport socket without a key", resource(cluster(t, pack(t, &tlsv3.UpstreamTlsContext{CommonTlsContext: tlsWith("")}))), ""},
 		{"a key in a listener", resource(&listenerv3.Listener{Name: "l", FilterChains: []*listenerv3.FilterChain{{
@@ -124,6 +126,13 @@ func TestSecretsAreNotStoredInPlainText(t *testing.T) {
 			}
 		})
 	}
+}
+
+// secretWithCA is a Secret by which peers are verified.
+func secretWithCA(bundle string) *tlsv3.Secret {
+	return &tlsv3.Secret{Name: "ROOTCA", Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
+		TrustedCa: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: bundle}},
+	}}}
 }
 
 func TestWhatMustNotBeCachedIsNeverStored(t *testing.T) {

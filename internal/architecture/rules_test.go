@@ -14,7 +14,7 @@ var siblings = []string{"upstream", "downstream", "sds", "bootstrap"}
 var onlyTheseOfOurs = map[string][]string{
 	"internal/xds": nil,
 	"agent/cache":  {"internal/xds", "internal/wake"},
-	"agent/store":  {"internal/xds", "internal/owndir", "internal/keyfile", "internal/userfile"},
+	"agent/store":  {"internal/xds", "internal/owndir", "internal/keyfile", "internal/userfile", "internal/redact"},
 	"sds/pki":      nil,
 	"sds/files":    {"internal/userfile"},
 	"mesh":         {"downstream", "internal", "agent/cache", "sds/local", "sds/pki"},

@@ -34,7 +34,7 @@ var othersOnlyImportedBy = map[string][]string{
 }
 
 // forTests are packages that no program may contain.
-var forTests = []string{"internal/xdstest", "internal/bubble", "internal/envoytest", "internal/prometheustest", "internal/manualtest", "sds/pkitest"}
+var forTests = []string{"internal/xdstest", "internal/bubble", "internal/envoytest", "internal/envoytest/reading", "internal/prometheustest", "internal/manualtest", "sds/pkitest"}
 
 // tools are programs that make the product, and are not part of it. They have modules of their own, may import what tests
 // import, and nothing imports them.

@@ -1,18 +1,22 @@
 package yamlproto
 
 import (
+	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // Envoy's reader takes more forms than the JSON format of protocol buffers has: it reads YAML with yaml-cpp, makes JSON of it, and parses that
-// leniently. What follows is measured with Envoy 1.40 (TestEnvoyReadsTheseForms in package bootstrap).
+// leniently. What follows is measured with Envoy 1.40, which TestEnvoyReadsWhatIsGenerated asks (and TestEnvoyReadsTheseForms in package bootstrap).
 
 // isEnvoy reports whether a format is read as Envoy reads it.
 func (f Format) isEnvoy() bool { return f == EnvoyYAML || f == EnvoyJSON }
@@ -20,11 +24,12 @@ func (f Format) isEnvoy() bool { return f == EnvoyYAML || f == EnvoyJSON }
 // wholeNumber are the numbers that yaml-cpp reads: decimal, octal with a leading 0, or hexadecimal.
 var wholeNumber = regexp.MustCompile(`^[+-]?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)$`)
 
-// exact is the first whole number that Envoy passes on as text: beside it a google.protobuf.Value does not have all exactly.
-const exact = 1 << 53
+// number is what Envoy reads as a floating-point number in a text, as strtod does: also in hexadecimal, without digits on one side of the
+// point, and too large.
+var number = regexp.MustCompile(`^(?i)[+-]?(0x([0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)(p[+-]?[0-9]+)?|([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|inf|infinity|nan(\([0-9a-z_]*\))?)$`)
 
-// envoyScalar returns a scalar of YAML as Envoy reads it, as JSON: null, booleans and whole numbers that are not quoted, and all else as text. A
-// number with a fraction is text, which a field of numbers takes, and which metadata keep as it is written.
+// envoyScalar returns a scalar of YAML as Envoy reads it, as JSON: null, booleans and whole numbers of 32 bits that are not quoted, and all else
+// as text. A larger number, or one with a fraction, is text, which a field of numbers takes, and which metadata keep.
 func envoyScalar(y *yaml.Node) string {
 	if y.Style&^yaml.TaggedStyle != 0 {
 		return quote(y.Value)
@@ -41,9 +46,9 @@ func envoyScalar(y *yaml.Node) string {
 		return text
 	}
 	if wholeNumber.MatchString(y.Value) {
-		if number, err := strconv.ParseInt(y.Value, 0, 64); err == nil {
-			text := strconv.FormatInt(number, 10)
-			if number >= exact || number <= -exact {
+		if whole, err := strconv.ParseInt(y.Value, 0, 64); err == nil {
+			text := strconv.FormatInt(whole, 10)
+			if whole != int64(int32(whole)) {
 				return quote(text)
 			}
 			return text
@@ -56,7 +61,9 @@ func envoyScalar(y *yaml.Node) string {
 // it is.
 func (n *Node) lenient(m protoreflect.MessageDescriptor) *Node {
 	switch name := m.FullName(); {
-	case name == "google.protobuf.Duration" && n.kind == mapping:
+	case (name == "google.protobuf.Duration" || name == "google.protobuf.Timestamp") && n.kind == mapping:
+		return n.seconds(m)
+	case name == "google.protobuf.Duration":
 		return n.duration()
 	case isWrapper(m) && n.kind == mapping:
 		return n.wrapped(m.Fields().Get(0))
@@ -66,9 +73,18 @@ func (n *Node) lenient(m protoreflect.MessageDescriptor) *Node {
 		return n
 	}
 	out := *n
-	out.values = make([]*Node, len(n.values))
+	out.values = make([]*Node, len(n.values), len(n.values)+1)
+	if m.FullName() == "google.protobuf.Any" && n.Get("value") == nil { // of a type with a JSON form of its own the zero value
+		if at := fieldOf(m, n, "value"); at.wellKnown {
+			null := &Node{Line: n.Line, parent: &out, key: "value", json: "null"}
+			out.keys = append(slices.Clip(n.keys), &Node{Line: n.Line, parent: &out, key: "value", json: quote("value")})
+			out.values = append(out.values, null.nullAs(at.message))
+		}
+	}
 	for i, value := range n.values {
 		switch at := fieldOf(m, n, n.keys[i].key); {
+		case at.message != nil && m.FullName() == "google.protobuf.Any" && at.wellKnown:
+			out.values[i] = value.nullAs(at.message).lenient(at.message)
 		case at.message != nil:
 			out.values[i] = value.lenient(at.message)
 		case at.field == nil:
@@ -88,12 +104,34 @@ func isWrapper(m protoreflect.MessageDescriptor) bool {
 	return m.ParentFile().Path() == "google/protobuf/wrappers.proto"
 }
 
-// one is lenient for one value of a field.
+// one is lenient for one value of a list or a map, where null is the zero value.
 func (n *Node) one(field protoreflect.FieldDescriptor) *Node {
 	if m := field.Message(); m != nil {
-		return n.lenient(m)
+		return n.nullAs(m).lenient(m)
+	}
+	if n.IsNull() {
+		return n.written(zero(field.Kind()))
 	}
 	return n.value(field)
+}
+
+// nullAs returns the zero value of a message in place of null, but of those that may be null themselves.
+func (n *Node) nullAs(m protoreflect.MessageDescriptor) *Node {
+	switch name := m.FullName(); {
+	case !n.IsNull() || name == "google.protobuf.Value":
+		return n
+	case isWrapper(m):
+		return n.written(zero(m.Fields().Get(0).Kind()))
+	case name == "google.protobuf.Duration":
+		return n.written(`"0s"`)
+	case name == "google.protobuf.Timestamp":
+		return n.written(`"1970-01-01T00:00:00Z"`)
+	case name == "google.protobuf.FieldMask":
+		return n.written(`""`)
+	case name == "google.protobuf.ListValue":
+		return n.written("[]")
+	}
+	return n.written("{}")
 }
 
 // eachOf is lenient for a map with values of a field.
@@ -164,6 +202,10 @@ func (n *Node) value(field protoreflect.FieldDescriptor) *Node {
 		if number, err := strconv.ParseInt(text, base, 64); err == nil {
 			return n.written(strconv.FormatInt(number, 10))
 		}
+	case protoreflect.FloatKind, protoreflect.DoubleKind:
+		if n.json[0] == '"' {
+			return n.float(text)
+		}
 	case protoreflect.EnumKind:
 		if number, err := strconv.ParseInt(text, 10, 32); err == nil {
 			return n.written(strconv.FormatInt(number, 10))
@@ -188,6 +230,8 @@ func (n *Node) wrapped(field protoreflect.FieldDescriptor) *Node {
 		return n.written(zero(field.Kind()))
 	case value == nil || len(n.values) > 1 || value.kind != scalar:
 		return n
+	case value.IsNull():
+		return n.written(zero(field.Kind()))
 	default:
 		return n.written(value.value(field).json)
 	}
@@ -204,25 +248,78 @@ func zero(kind protoreflect.Kind) string {
 	return "0"
 }
 
-// duration is lenient for a Duration that is written as a message: {seconds: 1, nanos: 500000000}.
+// float is lenient for a floating-point number in a text.
+func (n *Node) float(text string) *Node {
+	text = strings.Trim(text, " \t\n\v\f\r")
+	if !number.MatchString(text) {
+		return n
+	}
+	text, _, _ = strings.Cut(text, "(") // nan(5)
+	if lower := strings.ToLower(text); strings.Contains(lower, "nan") {
+		text = "nan" // without a sign
+	} else if strings.Contains(lower, "0x") && !strings.Contains(lower, "p") {
+		text += "p0"
+	}
+	switch value, _ := strconv.ParseFloat(text, 64); { // an error says that it is out of range, and infinite
+	case math.IsNaN(value):
+		return n.written(`"NaN"`)
+	case math.IsInf(value, 1):
+		return n.written(`"Infinity"`)
+	case math.IsInf(value, -1):
+		return n.written(`"-Infinity"`)
+	default:
+		return n.written(strconv.FormatFloat(value, 'g', -1, 64))
+	}
+}
+
+// durationText is a Duration in a text; protojson also takes a plus, and a point without digits on one side.
+var durationText = regexp.MustCompile(`^-?[0-9]+(\.[0-9]{1,9})?s$`)
+
+// duration returns the node of a Duration in a text, or one that is no Duration.
 func (n *Node) duration() *Node {
-	d := &durationpb.Duration{}
+	if text, isText := n.Text(); isText && !durationText.MatchString(text) {
+		return n.written(quote(strings.TrimSuffix(text, "s")))
+	}
+	return n
+}
+
+// seconds is lenient for a Duration or a Timestamp that is written as a message: {seconds: 1, nanos: 500000000}.
+func (n *Node) seconds(m protoreflect.MessageDescriptor) *Node {
+	parts := map[string]int64{}
 	for i, key := range n.keys {
-		number, err := strconv.ParseInt(strings.Trim(n.values[i].json, `"`), 10, 64)
-		switch {
-		case err != nil || n.values[i].kind != scalar:
-			return n
-		case key.key == "seconds":
-			d.Seconds = number
-		case key.key == "nanos" && int64(int32(number)) == number:
-			d.Nanos = int32(number)
-		default:
+		field := m.Fields().ByTextName(key.key)
+		if field == nil || n.values[i].kind != scalar {
 			return n
 		}
+		whole, ok := n.values[i].one(field).whole()
+		if !ok || field.Kind() == protoreflect.Int32Kind && whole != int64(int32(whole)) {
+			return n
+		}
+		parts[key.key] = whole
 	}
-	text, err := protojson.Marshal(d)
-	if err != nil || durationpb.New(d.AsDuration()).Seconds != d.Seconds { // Envoy counts nanoseconds in 64 bits
+	var of proto.Message = &timestamppb.Timestamp{Seconds: parts["seconds"], Nanos: int32(parts["nanos"])}
+	if m.Name() == "Duration" {
+		d := &durationpb.Duration{Seconds: parts["seconds"], Nanos: int32(parts["nanos"])}
+		if durationpb.New(d.AsDuration()).Seconds != d.Seconds { // Envoy counts nanoseconds in 64 bits
+			return n
+		}
+		of = d
+	}
+	text, err := protojson.Marshal(of)
+	if err != nil {
 		return n
 	}
 	return n.written(string(text))
+}
+
+// whole returns the whole number that a scalar is, in any of its forms.
+func (n *Node) whole() (whole int64, ok bool) {
+	text := strings.Trim(n.json, `"`)
+	whole, err := strconv.ParseInt(text, 10, 64)
+	if err != nil { // 1.0, 1e2
+		value, err := strconv.ParseFloat(text, 64)
+		whole = int64(value)
+		return whole, err == nil && float64(whole) == value && math.Abs(value) < 1<<53
+	}
+	return whole, true
 }

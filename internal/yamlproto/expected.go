@@ -44,6 +44,8 @@ type place struct {
 	message protoreflect.MessageDescriptor
 	field   protoreflect.FieldDescriptor
 	value   bool
+	// wellKnown is set for the message of an Any that has a JSON form of its own, and so is in its field "value".
+	wellKnown bool
 }
 
 // below returns the place of a value of the mapping or list at the place.
@@ -69,7 +71,9 @@ func fieldOf(m protoreflect.MessageDescriptor, at *Node, name string) place {
 		if err != nil {
 			return place{}
 		}
-		m = found.Descriptor()
+		if m = found.Descriptor(); m.ParentFile().Package() == "google.protobuf" && m.FullName() != "google.protobuf.Empty" && name == "value" {
+			return place{message: m, wellKnown: true}
+		}
 	}
 	if m.ParentFile().Package() == "google.protobuf" {
 		return place{} // JSON has most of them in another form

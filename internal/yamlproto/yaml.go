@@ -183,8 +183,12 @@ func (r *yamlReader) pairs(n *Node, y *yaml.Node, depth int, merged bool) error 
 		case name.Tag == ignoreTag, merged && n.Get(name.Value) != nil:
 			continue
 		}
-		key := &Node{Line: name.Line, parent: n, key: name.Value, json: quote(name.Value)}
-		value := &Node{parent: n, key: name.Value}
+		text := name.Value
+		if r.format.isEnvoy() && envoyScalar(name) == "null" {
+			text = "null"
+		}
+		key := &Node{Line: name.Line, parent: n, key: text, json: quote(text)}
+		value := &Node{parent: n, key: text}
 		if err := r.read(value, content, depth+1); err != nil {
 			return err
 		}

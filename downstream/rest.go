@@ -189,7 +189,7 @@ func restType(w http.ResponseWriter, r *http.Request) (typeURL string, ok bool) 
 func (s *Server) restJSON(resp *discoveryv3.DiscoveryResponse) ([]byte, error) {
 	for _, res := range resp.GetResources() {
 		if !nestedWithin(res.ProtoReflect(), s.cfg.Limits.AnyDepth) {
-			name, _ := xds.ScanName(res.GetValue())
+			name, _ := xds.ScanName(res)
 			return nil, s.exhausted("any_depth", "%s %q cannot be written as JSON: more than %d Anys are nested in it (--max-any-depth)", xds.Short(resp.GetTypeUrl()), name, s.cfg.Limits.AnyDepth)
 		}
 	}
@@ -200,7 +200,7 @@ func (s *Server) restJSON(resp *discoveryv3.DiscoveryResponse) ([]byte, error) {
 	}
 	for _, res := range resp.GetResources() {
 		if _, one := opts.Marshal(res); one != nil {
-			name, _ := xds.ScanName(res.GetValue())
+			name, _ := xds.ScanName(res)
 			return nil, fmt.Errorf("%s %q cannot be written as JSON: %w; fetch it over gRPC", xds.Short(res.GetTypeUrl()), name, one)
 		}
 	}

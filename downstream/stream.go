@@ -335,6 +335,7 @@ func (st *stream) build() (*session.Response, time.Time) {
 	defer st.view.End()
 	for _, change := range changed {
 		st.machine.Changed(change.Type, change.Names, change.All)
+		st.machine.Repeated(change.Type, change.Repeated)
 	}
 	return st.machine.Next(v, time.Now())
 }

@@ -88,6 +88,7 @@ func (c *Cache) apply(u xds.Update, answer func(nack error), numbered func(revis
 			concerned = watches
 		}
 	}
+	c.repeated(t, c.stale)
 	c.guard.EndIfConfirmed(t.Updated)
 	if newest := c.pending.Of(t.URL).Newest(); len(concerned) == 0 && len(newest) > 0 && repeatsPending(t, u) {
 		concerned = newest
@@ -114,6 +115,7 @@ func (c *Cache) take(e *state.Event, t *state.Table, from contents.Origin, u xds
 	}
 	c.guard.Begin(u)
 	t.BeginUpdate()
+	c.stale = c.stale[:0]
 	for _, r := range u.Resources {
 		if c.guard.Refuses(r.Name) {
 			t.InUpdate(r.Name)
@@ -121,6 +123,9 @@ func (c *Cache) take(e *state.Event, t *state.Table, from contents.Origin, u xds
 		}
 		if err := c.changer.Put(e, t, from, c.expiry.Policy(r)); err != nil && nack == nil {
 			nack = err
+		}
+		if r.GoesStale {
+			c.stale = append(c.stale, r.Name)
 		}
 	}
 	for _, name := range c.guard.Removals(guard.Removal{Type: t.URL, Names: removals(t, u, from.Source), Put: u.Resources, RequestedAt: u.RequestedAt}) {

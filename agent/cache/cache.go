@@ -120,6 +120,7 @@ type Cache struct {
 	revision uint64
 	state    *state.State
 	event    state.Event // of Apply and Ack: they happen often
+	stale    []string    // of Apply: names in the update whose resources go stale
 	watches  map[*Watch]struct{}
 	pending  pending.Types[*Watch]
 	// rejectedFrom is, by type URL, the source of an update that went beyond the limits, until the source is asked

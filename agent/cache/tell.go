@@ -42,6 +42,8 @@ type watched struct {
 	*subscriptions.Subscribed
 	dirty map[string]struct{}
 	all   bool
+	// repeated are the names of what came again, and that a client needs again.
+	repeated map[string]struct{}
 }
 
 // finish ends an event beside an answer of a source; nil for one that has not happened.
@@ -82,6 +84,30 @@ func (c *Cache) notify(ch *state.Changes) []*Watch {
 		wake.Signal(w.changed)
 	}
 	return concerned
+}
+
+// repeated tells the watches of resources that came again and that clients need again although nothing has changed.
+func (c *Cache) repeated(t *state.Table, names []string) {
+	if len(names) == 0 {
+		return
+	}
+	for w := range c.watches {
+		wt := w.types[t.URL]
+		if wt == nil {
+			continue
+		}
+		for _, name := range names {
+			if wt.Has(name) || wt.Wildcard() {
+				if wt.repeated == nil {
+					wt.repeated = make(map[string]struct{})
+				}
+				wt.repeated[name] = struct{}{}
+			}
+		}
+		if len(wt.repeated) > 0 {
+			wake.Signal(w.changed)
+		}
+	}
 }
 
 // endFallback ends the fallback and serves the newest contents of the suspects.

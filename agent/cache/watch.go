@@ -3,6 +3,8 @@ package cache
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/agent/cache/builds"
@@ -99,15 +101,15 @@ func (w *Watch) Begin() (s Snapshot, changed []xds.Change) {
 	w.c.mu.Lock()
 	w.c.dropExpired(time.Now())
 	for url, wt := range w.types {
-		if len(wt.dirty) == 0 && !wt.all {
+		if len(wt.dirty) == 0 && !wt.all && len(wt.repeated) == 0 {
 			continue
 		}
-		ch := xds.Change{Type: url, All: wt.all, Names: make([]string, 0, len(wt.dirty))}
+		ch := xds.Change{Type: url, All: wt.all, Names: make([]string, 0, len(wt.dirty)), Repeated: slices.Collect(maps.Keys(wt.repeated))}
 		for name := range wt.dirty {
 			ch.Names = append(ch.Names, name)
 		}
 		xds.ResetNames(&wt.dirty)
-		wt.all = false
+		wt.all, wt.repeated = false, nil
 		changed = append(changed, ch)
 	}
 	return Snapshot{w.c, w.tooStale, w}, changed

@@ -20,6 +20,23 @@ type parents struct {
 	looked int
 }
 
+// What the client was sent is sent again, once, when it is repeated; what it was not sent is not.
+func TestWhatIsRepeatedIsSentAgain(t *testing.T) {
+	for _, form := range []xds.Form{xds.SotW, xds.Delta} {
+		t.Run(form.String(), func(t *testing.T) {
+			p := newParents(t, form, 1)
+			p.s.Repeated(xds.SecretType, []string{"of-l0", "of-nobody", "unknown"})
+			p.s.Repeated(xds.EndpointType, []string{"x"}) // to which it does not subscribe
+			if got := p.answer(); !slices.Equal(got, []string{"SDS of-l0"}) {
+				t.Errorf("sent %v", got)
+			}
+			if got := p.answer(); len(got) > 0 {
+				t.Errorf("sent again: %v", got)
+			}
+		})
+	}
+}
+
 func newParents(t *testing.T, form xds.Form, listeners int) *parents {
 	p := &parents{T: t, state: newFakeState(), form: form}
 	p.s = New(Config{Form: form, References: func(r *xds.Resource) (refers []xds.Key) {

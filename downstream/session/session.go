@@ -295,6 +295,15 @@ func (s *Session) Changed(typeURL string, names []string, all bool) {
 	}
 }
 
+// Repeated records that resources came again although nothing has changed, and that the client needs again what it was sent of them.
+func (s *Session) Repeated(typeURL string, names []string) {
+	if sub := s.types[typeURL]; sub != nil {
+		for _, name := range names {
+			sub.resend(name)
+		}
+	}
+}
+
 // Next returns the next response to send to the client. If there is none it returns nil, and when it
 // must be called again even if nothing else happens; the zero time for never. Types are sent in push
 // order, and the removal of clusters after everything else (design.md I4).

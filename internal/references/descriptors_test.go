@@ -44,7 +44,6 @@ var notReferences = map[string]string{
 	"envoy.extensions.http.injected_credentials.oauth2.v3.OAuth2.EndpointParameter.name": "of a request",
 	"envoy.extensions.filters.network.http_connection_manager.v3.ScopedRoutes.name":      own,
 	"envoy.config.listener.v3.ListenerFilter.name":                                       "found with config_discovery",
-	"envoy.config.listener.v3.Listener.FcdsConfig.config_source":                         hidden,
 	"envoy.config.route.v3.RouteConfiguration.name":                                      own,
 	"envoy.config.route.v3.Route.name":                                                   "for statistics",
 	"envoy.config.route.v3.ScopedRouteConfiguration.name":                                own,

@@ -112,6 +112,7 @@ var subscriptions = map[protoreflect.FullName]named{
 	filter + "thrift_proxy.v3.Trds":                                                    {xds.ThriftRouteType, "route_config_name", "config_source"},
 	filter + "dubbo_proxy.v3.Drds":                                                     {url + filter + "dubbo_proxy.v3.MultipleRouteConfiguration", "route_config_name", "config_source"},
 	filter + "generic_proxy.v3.GenericRds":                                             {url + filter + "generic_proxy.v3.RouteConfiguration", "route_config_name", "config_source"},
+	"envoy.config.listener.v3.Listener.FcdsConfig":                                     {xds.FilterChainType, "", "config_source"},
 	"envoy.config.route.v3.Vhds":                                                       {xds.VirtualHostType, "", "config_source"},
 	"envoy.config.endpoint.v3.LedsClusterLocalityConfig":                               {url + "envoy.config.endpoint.v3.LbEndpoint", "leds_collection_name", "leds_config"},
 	"envoy.extensions.transport_sockets.tls.v3.SdsSecretConfig":                        {xds.SecretType, "name", "sds_config"},

@@ -24,6 +24,7 @@ func TestReferencesAreFoundWithTheirFields(t *testing.T) {
 			"name: a\ntype: EDS\neds_cluster_config: {eds_config: {api_config_source: {api_type: GRPC, grpc_services: [{envoy_grpc: {cluster_name: xds}}]}}}",
 			[]string{"EDS a at eds_cluster_config"}},
 		{"endpoints from a file are no reference", xds.ClusterType, "name: a\ntype: EDS\neds_cluster_config: {eds_config: {path_config_source: {path: /eds}}}", nil},
+		{"a listener may have filter chains from everywhere", xds.ListenerType, "name: a\nfcds_config: {name: b, config_source: {ads: {}}}", []string{"envoy.config.listener.v3.FilterChain all at fcds_config"}},
 		{"a static cluster names nothing", xds.ClusterType, "name: a\ntype: STATIC\nload_assignment: {cluster_name: b}", nil},
 		{"an aggregate cluster names its clusters", xds.ClusterType,
 			"name: a\ncluster_type:\n  name: x\n  typed_config: {\"@type\": type.googleapis.com/envoy.extensions.clusters.aggregate.v3.ClusterConfig, clusters: [b, c]}",

@@ -22,7 +22,7 @@ func FuzzScanName(f *testing.F) {
 		f.Add(marshal(f, m))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		name, err := ScanName(body)
+		name, err := ScanName(&anypb.Any{Value: body})
 		if (err == nil) == (name == "") {
 			t.Fatalf("name %q and error %v", name, err)
 		}

@@ -37,6 +37,9 @@ type Resource struct {
 	// Extra has the optional fields, which few resources have; nil for none. It must not be changed
 	// either. Methods of Resource read it.
 	Extra *Extra
+	// GoesStale says that a client uses the endpoints only for a time, which begins again whenever they come (endpoint_stale_after of
+	// a ClusterLoadAssignment's policy).
+	GoesStale bool
 	// Wrapped says that the body does not have the name, so that SotW needs a wrapper for it.
 	Wrapped bool
 }
@@ -153,7 +156,7 @@ func FromWrapper(typeURL string, w *discoveryv3.Resource, now time.Time) (*Resou
 				return nil, fmt.Errorf("%s resource: %w", Short(typeURL), err)
 			}
 		} else {
-			inBody, err := scanName(r.Body.GetValue())
+			inBody, err := scanName(r.Body)
 			if errors.Is(err, ErrMalformed) {
 				return r, fmt.Errorf("%s %q: %w", Short(typeURL), r.Name, err)
 			}
@@ -196,6 +199,9 @@ func finish(r *Resource) (*Resource, error) {
 		if r.EDSName, err = EDSName(r.Name, r.Body.GetValue()); err != nil {
 			return r, err
 		}
+	}
+	if r.Type == EndpointType && r.Body != nil {
+		r.GoesStale = goesStale(r.Body.GetValue())
 	}
 	r.Version = contentHash(r)
 	return r, nil

@@ -12,27 +12,40 @@ import (
 // MaxNameBytes is the maximum length of a resource name. Real names stay below 1 KiB.
 const MaxNameBytes = 8 << 10
 
-// ErrNoName: a body has no name in field 1.
+// ErrNoName: a body has no name.
 var ErrNoName = errors.New("resource has no name")
 
 // ErrMalformed: a body is not the wire form of any message.
 var ErrMalformed = errors.New("malformed protobuf")
 
-// fieldName is the field number of the name in every type of Types.
+// fieldName is the field number of the name in every type but those of nameFields.
 const fieldName = 1
 
-// ScanName reads the resource name from the wire form of a body: the string in field 1, the last
-// one if it is repeated, as in proto3. The error wraps ErrNoName if field 1 is absent or empty, and
+// nameFields are the types that have their name in another field, with its number.
+var nameFields = map[string]protowire.Number{FilterChainType: 7}
+
+// ScanName reads the resource name from the wire form of a body: the string in the field of its type, the last
+// one if it is repeated, as in proto3. The error wraps ErrNoName if the field is absent or empty, and
 // ErrMalformed if the top-level fields are not well-formed.
-func ScanName(body []byte) (string, error) {
+func ScanName(body *anypb.Any) (string, error) {
 	name, err := scanName(body)
 	if err != nil {
 		return "", err
 	}
 	if len(name) == 0 {
+		if field := nameField(body); field != fieldName {
+			return "", fmt.Errorf("%w: its name (field %d) is missing or empty", ErrNoName, field)
+		}
 		return "", fmt.Errorf("%w: its name (of endpoints, cluster_name) is missing or empty", ErrNoName)
 	}
 	return CheckName(name)
+}
+
+func nameField(body *anypb.Any) protowire.Number {
+	if other, is := nameFields[body.GetTypeUrl()]; is {
+		return other
+	}
+	return fieldName
 }
 
 // namelessTypes are the types without names. Field 1 of their bodies is something else, which the
@@ -49,19 +62,20 @@ func Nameless(typeURL string) bool { return namelessTypes[typeURL] }
 // nameIn returns the name in a body: see ScanName. It is "" for a type without names.
 func nameIn(typeURL string, body *anypb.Any) (string, error) {
 	if !Nameless(typeURL) {
-		return ScanName(body.GetValue())
+		return ScanName(body)
 	}
 	return "", scanFields(body.GetValue(), func(protowire.Number, protowire.Type, []byte) error { return nil })
 }
 
-// scanName returns the value of field 1, not copied and not checked.
-func scanName(body []byte) (name []byte, err error) {
-	err = scanFields(body, func(num protowire.Number, typ protowire.Type, val []byte) error {
-		if num != fieldName {
+// scanName returns the value of the field with the name, not copied and not checked.
+func scanName(body *anypb.Any) (name []byte, err error) {
+	field := nameField(body)
+	err = scanFields(body.GetValue(), func(num protowire.Number, typ protowire.Type, val []byte) error {
+		if num != field {
 			return nil
 		}
 		if typ != protowire.BytesType {
-			return fmt.Errorf("field 1, the name, has wire type %d: want a string", typ)
+			return fmt.Errorf("field %d, the name, has wire type %d: want a string", num, typ)
 		}
 		name = val
 		return nil
@@ -156,4 +170,25 @@ func scanFields(msg []byte, visit func(num protowire.Number, typ protowire.Type,
 		}
 	}
 	return nil
+}
+
+// Field numbers of envoy.config.endpoint.v3.ClusterLoadAssignment and its Policy.
+const (
+	assignmentPolicy   = 4
+	endpointStaleAfter = 4
+)
+
+// goesStale reports whether endpoints have an endpoint_stale_after.
+func goesStale(assignment []byte) (stale bool) {
+	// What is malformed has none, and is rejected elsewhere.
+	_ = scanFields(assignment, func(num protowire.Number, typ protowire.Type, policy []byte) error {
+		if num != assignmentPolicy || typ != protowire.BytesType {
+			return nil
+		}
+		return scanFields(policy, func(num protowire.Number, typ protowire.Type, _ []byte) error {
+			stale = stale || num == endpointStaleAfter && typ == protowire.BytesType
+			return nil
+		})
+	})
+	return stale
 }

@@ -9,10 +9,14 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 func TestTheNameOfEveryNamedTypeIsReadFromItsBytes(t *testing.T) {
@@ -26,10 +30,35 @@ func TestTheNameOfEveryNamedTypeIsReadFromItsBytes(t *testing.T) {
 			if url, _ := TypeByShort(short); body.GetTypeUrl() != url {
 				t.Fatalf("the type URL of %s is %q, want %q", short, url, body.GetTypeUrl())
 			}
-			if name, err := ScanName(body.GetValue()); err != nil || name != "the-name" {
+			if name, err := ScanName(body); err != nil || name != "the-name" {
 				t.Errorf("got %q, %v", name, err)
 			}
 		})
+	}
+}
+
+// A filter chain (FCDS) has its match in field 1.
+func TestANameIsReadFromTheFieldOfItsType(t *testing.T) {
+	body := pack(t, &listenerv3.FilterChain{Name: "the-name", FilterChainMatch: &listenerv3.FilterChainMatch{ServerNames: []string{"x"}}})
+	r, err := FromAny(body.GetTypeUrl(), "1", body, time.Time{})
+	if err != nil || r.Name != "the-name" || r.Wrapped {
+		t.Errorf("%+v, %v", r, err)
+	}
+	nameless := pack(t, &listenerv3.FilterChain{FilterChainMatch: &listenerv3.FilterChainMatch{}})
+	if _, err := FromAny(nameless.GetTypeUrl(), "1", nameless, time.Time{}); !errors.Is(err, ErrNoName) || !strings.Contains(err.Error(), "field 7") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestEndpointsThatGoStaleAreKnown(t *testing.T) {
+	stale := &endpointv3.ClusterLoadAssignment_Policy{EndpointStaleAfter: durationpb.New(time.Second)}
+	for want, policies := range map[bool][]*endpointv3.ClusterLoadAssignment_Policy{true: {stale}, false: {nil, {}, {OverprovisioningFactor: wrapperspb.UInt32(200)}}} {
+		for _, policy := range policies {
+			body := pack(t, &endpointv3.ClusterLoadAssignment{ClusterName: "a", Endpoints: []*endpointv3.LocalityLbEndpoints{{Priority: 1}}, Policy: policy})
+			if r, err := FromAny(EndpointType, "1", body, time.Time{}); err != nil || r.GoesStale != want {
+				t.Errorf("%v: %v, %v", policy, r, err)
+			}
+		}
 	}
 }
 
@@ -51,7 +80,7 @@ func TestANameIsReadWhereverItStandsOnTheWire(t *testing.T) {
 		{"as long as is accepted", text(1, strings.Repeat("n", MaxNameBytes)), strings.Repeat("n", MaxNameBytes)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got, err := ScanName(test.body); err != nil || got != test.want {
+			if got, err := ScanName(&anypb.Any{Value: test.body}); err != nil || got != test.want {
 				t.Errorf("got %q, %v", got, err)
 			}
 		})
@@ -79,7 +108,7 @@ func TestABodyWithoutAUsableNameIsRejectedWithTheReason(t *testing.T) {
 		{"field number 0", "byte 3", append(text(1, "x"), 0x00, 0x00), false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			name, err := ScanName(test.body)
+			name, err := ScanName(&anypb.Any{Value: test.body})
 			if err == nil || name != "" || !strings.Contains(err.Error(), test.want) {
 				t.Fatalf("got %q, %v; want an error with %q", name, err, test.want)
 			}

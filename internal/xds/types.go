@@ -29,7 +29,7 @@ const (
 	FeatureResourceTTL    = "xds.config.supports-resource-ttl"
 )
 
-// Type URLs of the resources that Envoy 1.40 requests.
+// Type URLs of resources that Envoy 1.40 requests.
 const (
 	ListenerType        = googleapis + "envoy.config.listener.v3.Listener"
 	RouteType           = googleapis + "envoy.config.route.v3.RouteConfiguration"
@@ -41,6 +41,9 @@ const (
 	RuntimeType         = googleapis + "envoy.service.runtime.v3.Runtime"
 	ExtensionConfigType = googleapis + "envoy.config.core.v3.TypedExtensionConfig"
 	ThriftRouteType     = googleapis + "envoy.extensions.filters.network.thrift_proxy.v3.RouteConfiguration"
+
+	// FilterChainType is that of the filter chains of a listener that are discovered (FCDS).
+	FilterChainType = googleapis + "envoy.config.listener.v3.FilterChain"
 
 	// BootstrapType is the type under which holdfast-mesh serves what EnvoyFilters change in the bootstrap of an
 	// Envoy, for its agent: one part of a bootstrap each. No Envoy requests it.

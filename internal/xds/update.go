@@ -68,6 +68,8 @@ type Change struct {
 	// All says that the knowledge of the wildcard changed, so that any name may have changed. Names
 	// need not list cached resources then.
 	All bool
+	// Repeated are names whose resources came again, and that clients need again although nothing has changed (Resource.GoesStale).
+	Repeated []string
 }
 
 // SubscriptionChange is a change of the subscriptions to one type.

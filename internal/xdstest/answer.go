@@ -110,7 +110,7 @@ func (cp *ControlPlane) sotwResponse(sub *subscription, typeURL, nonce string, d
 	}
 	for _, e := range entries {
 		w := e.resource
-		if bare, err := xds.ScanName(w.GetResource().GetValue()); err != nil || bare != w.GetName() ||
+		if bare, err := xds.ScanName(w.GetResource()); err != nil || bare != w.GetName() ||
 			w.Ttl != nil || w.CacheControl != nil || w.Metadata != nil || len(w.Aliases) > 0 {
 			w = proto.CloneOf(w)
 			w.Version = e.version

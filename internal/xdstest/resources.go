@@ -265,7 +265,7 @@ func Pack(m proto.Message) *anypb.Any {
 // Wrap returns the message as a resource of a Delta response. It panics on a message without a name.
 func Wrap(m proto.Message, version string) *discoveryv3.Resource {
 	body := Pack(m)
-	name, err := xds.ScanName(body.GetValue())
+	name, err := xds.ScanName(body)
 	if err != nil {
 		panic(fmt.Sprintf("xdstest: wrapping a %s: %v", body.GetTypeUrl(), err))
 	}

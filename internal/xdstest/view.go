@@ -217,7 +217,7 @@ func unwrap(body *anypb.Any) *discoveryv3.Resource {
 	if body.GetTypeUrl() != xds.WrapperType {
 		name := ""
 		if !xds.Nameless(body.GetTypeUrl()) {
-			name, _ = xds.ScanName(body.GetValue())
+			name, _ = xds.ScanName(body)
 		}
 		return &discoveryv3.Resource{Name: name, Resource: body}
 	}
@@ -226,7 +226,7 @@ func unwrap(body *anypb.Any) *discoveryv3.Resource {
 		return &discoveryv3.Resource{Resource: body}
 	}
 	if w.Name == "" {
-		w.Name, _ = xds.ScanName(w.GetResource().GetValue())
+		w.Name, _ = xds.ScanName(w.GetResource())
 	}
 	return &w
 }

@@ -126,7 +126,7 @@ func (p *scripted) stop() { p.cp.Stop() }
 // is reports whether a message is the resource of a name.
 func is(m proto.Message, typeURL, name string) bool {
 	packed := xdstest.Pack(m)
-	got, err := xds.ScanName(packed.GetValue())
+	got, err := xds.ScanName(packed)
 	return err == nil && packed.GetTypeUrl() == typeURL && got == name
 }
 
@@ -158,7 +158,7 @@ func (p *written) stop() { p.process.Kill() }
 func without(all []proto.Message, out func(m proto.Message, typeURL, name string) bool) (rest []proto.Message) {
 	for _, m := range all {
 		packed := xdstest.Pack(m)
-		if name, err := xds.ScanName(packed.GetValue()); err != nil || !out(m, packed.GetTypeUrl(), name) {
+		if name, err := xds.ScanName(packed); err != nil || !out(m, packed.GetTypeUrl(), name) {
 			rest = append(rest, m)
 		}
 	}
@@ -170,7 +170,7 @@ func replaced(all []proto.Message, typeURL string, by func(name string) proto.Me
 	out := slices.Clone(all)
 	for i, m := range all {
 		packed := xdstest.Pack(m)
-		if name, err := xds.ScanName(packed.GetValue()); err == nil && packed.GetTypeUrl() == typeURL {
+		if name, err := xds.ScanName(packed); err == nil && packed.GetTypeUrl() == typeURL {
 			out[i] = by(name)
 		}
 	}

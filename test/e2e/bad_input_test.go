@@ -163,7 +163,7 @@ func TestGarbageFromTheControlPlaneIsRefusedAndTheRestArrives(t *testing.T) {
 		nonce := w.sendRaw(xds.ClusterType,
 			body("first"),
 			&discoveryv3.Resource{Version: "raw", Resource: xdstest.Pack(&clusterv3.Cluster{AltStatName: "nameless"})},
-			body("twice"), body("twice"),
+			body("twice"), &discoveryv3.Resource{Name: "twice", Version: "raw", Resource: xdstest.Pack(&clusterv3.Cluster{Name: "twice", AltStatName: "another"})},
 			&discoveryv3.Resource{Name: "wrong", Version: "raw", Resource: xdstest.Pack(xdstest.Route("wrong", "c1"))},
 			&discoveryv3.Resource{Name: "broken", Version: "raw", Resource: &anypb.Any{TypeUrl: xds.ClusterType, Value: []byte{0x0a, 0x7f, 'x'}}},
 			&discoveryv3.Resource{Name: long, Version: "raw", Resource: xdstest.Pack(&clusterv3.Cluster{Name: long})},
@@ -181,7 +181,11 @@ func TestGarbageFromTheControlPlaneIsRefusedAndTheRestArrives(t *testing.T) {
 				t.Errorf("the NACK says %q, want %q", nack.Error.GetMessage(), reason)
 			}
 		}
-		w.stat("cluster_manager.active_clusters", active+2)
+		served := 2
+		if w.above == xdstest.SotW {
+			served++ // the first of those that occur twice
+		}
+		w.stat("cluster_manager.active_clusters", active+served)
 		// A type that nobody asked for has no subscription to NACK it on.
 		const unknown = "type.googleapis.com/example.Unknown"
 		w.sendRaw(unknown, &discoveryv3.Resource{Name: "u", Resource: xdstest.Unknown(unknown, "u")})

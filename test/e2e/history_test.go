@@ -31,7 +31,7 @@ func (f *fleet) services(n int) []proto.Message {
 func (f *fleet) renamed(names ...string) (out []proto.Message) {
 	for _, m := range f.all {
 		packed := xdstest.Pack(m)
-		name, err := xds.ScanName(packed.GetValue())
+		name, err := xds.ScanName(packed)
 		f.check(err)
 		if i := slices.Index(names, name); i >= 0 {
 			switch packed.GetTypeUrl() {
@@ -93,7 +93,7 @@ var ordinary = []struct {
 	{name: "the TTL of everything ends", gateway: true, change: func(f *fleet) {
 		for _, m := range f.all {
 			packed := xdstest.Pack(m)
-			name, err := xds.ScanName(packed.GetValue())
+			name, err := xds.ScanName(packed)
 			f.check(err)
 			f.cp.Set(&discoveryv3.Resource{Name: name, Resource: packed, Ttl: durationpb.New(3 * time.Second)})
 		}

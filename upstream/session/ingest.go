@@ -52,8 +52,11 @@ type ingest struct {
 	// times counts how often each name occurred in the response; nil if the response has one name.
 	// A name of a resource that is not in changed is left out as long as it occurred once.
 	times    map[string]int
-	repeated bool     // some name occurred more than once
-	reasons  []string // reasons to NACK
+	repeated bool // some name occurred more than once
+	// sotw is set for a SotW response of more than one name, and differ then has the names of which it has different contents.
+	sotw    bool
+	differ  map[string]bool
+	reasons []string // reasons to NACK
 }
 
 // ingest begins a response with size entries. It returns an error if the type was not requested:
@@ -98,6 +101,12 @@ func (in *ingest) add(sub *subscription, r *xds.Resource, err error) {
 	switch {
 	case err != nil:
 		in.reject(sub, name, err)
+	case times > 1 && in.sotw:
+		for _, other := range in.update.Resources {
+			if other.Name == name && other.Version != r.Version {
+				in.differ[name] = true
+			}
+		}
 	case times == 1:
 		in.update.Resources = append(in.update.Resources, r)
 		in.changed = append(in.changed, r)
@@ -112,18 +121,12 @@ func (in *ingest) reject(sub *subscription, name string, err error) {
 	}
 }
 
-// finish removes resources whose name occurs twice (protocol.md 1.10, 3.7), and ends the wait for the
+// finish decides about resources whose name occurs twice (protocol.md 1.10, 3.7), and ends the wait for the
 // names of the response.
 func (in *ingest) finish(sub *subscription) {
 	in.countSame()
 	if in.repeated {
-		in.update.Resources = slices.DeleteFunc(in.update.Resources, func(r *xds.Resource) bool {
-			n := in.times[r.Name]
-			if n > 1 {
-				in.reject(sub, r.Name, fmt.Errorf("%s %q: %d times in one response", xds.Short(sub.url), r.Name, n))
-			}
-			return n > 1
-		})
+		in.takeFirst(sub)
 	}
 	if len(sub.invalid)+len(sub.awaited)+len(sub.lateNames) > 0 {
 		for _, r := range in.update.Resources {
@@ -138,6 +141,31 @@ func (in *ingest) finish(sub *subscription) {
 	for _, e := range in.update.Errors {
 		delete(sub.awaited, e.Name)
 	}
+}
+
+// takeFirst leaves of each name that occurs twice the first resource, as Envoy does in SotW; in Delta, where Envoy rejects the whole response,
+// none. Copies of the same content are no error in SotW, as for Envoy (endpoints, routes); of different ones nobody knows which is meant, so
+// that the server is told.
+func (in *ingest) takeFirst(sub *subscription) {
+	first := make(map[string]*xds.Resource)
+	for _, r := range in.update.Resources {
+		if first[r.Name] == nil {
+			first[r.Name] = r
+		}
+	}
+	told := make(map[string]bool)
+	in.update.Resources = slices.DeleteFunc(in.update.Resources, func(r *xds.Resource) bool {
+		n := in.times[r.Name]
+		if n < 2 {
+			return false
+		}
+		differ := !in.sotw || r.Version != first[r.Name].Version || in.differ[r.Name]
+		if differ && !told[r.Name] {
+			told[r.Name] = true
+			in.reject(sub, r.Name, fmt.Errorf("%s %q: %d times in one response", xds.Short(sub.url), r.Name, n))
+		}
+		return !in.sotw || r != first[r.Name]
+	})
 }
 
 // countSame counts the names of unchanged resources that are also names of changed ones. In a
@@ -194,7 +222,7 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Res
 		return nil, err
 	}
 	if len(resp.GetResources()) > 1 {
-		in.times = make(map[string]int)
+		in.times, in.sotw, in.differ = make(map[string]int), true, make(map[string]bool)
 	}
 	in.ackedVersion = s.isAckedVersion(sub, resp.GetVersionInfo())
 	sub.read.begin(len(resp.GetResources()))
@@ -224,7 +252,7 @@ func (s *Session) SotW(resp *discoveryv3.DiscoveryResponse, now time.Time) (*Res
 		s.recordAbsent(sub, in.update, now)
 	}
 	in.update.Wildcard = sub.sentWildcard
-	if len(in.update.Errors) > 0 {
+	if len(in.update.Errors) > 0 || in.repeated {
 		sub.read = readings{}
 	}
 	// Only the newest response of a type can be answered (protocol.md 1.6).

@@ -337,23 +337,26 @@ func named(list []*xds.Resource) (out []string) {
 	return out
 }
 
-// protocol.md 1.10: it is unknown which of them is meant.
-func TestADuplicateIsRejectedThoughItIsUnchanged(t *testing.T) {
+// protocol.md 1.10: the first is used, and only of different contents it is unknown which is meant.
+func TestOfDuplicatesTheFirstIsUsedThoughItIsUnchanged(t *testing.T) {
 	url := xds.ClusterType
 	a, b, again := entry(url, "a@1"), entry(url, "b@1"), entry(url, "a@1")
 	for _, tc := range []struct {
 		name      string
 		responses [][]*anypb.Any
+		errors    int
 	}{
-		{"of one pointer", [][]*anypb.Any{{a, b}, {a, b, a}}},
-		{"of another", [][]*anypb.Any{{a, b}, {a, b, again}}},
-		{"of another content", [][]*anypb.Any{{a, b}, {a, b, entry(url, "a@2")}}},
-		{"of one pointer, a second time", [][]*anypb.Any{{a, b, a}, {a, b, a}}},
-		{"of another, a second time", [][]*anypb.Any{{a, b, again}, {a, b, again}}},
+		{"of one pointer", [][]*anypb.Any{{a, b}, {a, b, a}}, 0},
+		{"of another", [][]*anypb.Any{{a, b}, {a, b, again}}, 0},
+		{"of another content", [][]*anypb.Any{{a, b}, {a, b, entry(url, "a@2")}}, 1},
+		{"of another content, before", [][]*anypb.Any{{entry(url, "a@2"), b}, {a, b, entry(url, "a@2")}}, 1},
+		{"of one pointer, a second time", [][]*anypb.Any{{a, b, a}, {a, b, a}}, 0},
+		{"of another, a second time", [][]*anypb.Any{{a, b, again}, {a, b, again}}, 0},
+		{"of three", [][]*anypb.Any{{a, again, b, a}}, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			u := answered(t, url, tc.responses...)
-			if len(u.Errors) == 0 || u.Errors[0].Name != "a" || !slices.Equal(named(u.Resources), []string{"b"}) || u.Complete {
+			if len(u.Errors) != tc.errors || !slices.Equal(named(u.Resources), []string{"a", "b"}) || u.Resources[0].Version != answered(t, url, []*anypb.Any{a}).Resources[0].Version || u.Complete != (tc.errors == 0) {
 				t.Errorf("put %v, errors %v, complete %v", named(u.Resources), u.Errors, u.Complete)
 			}
 		})

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -165,6 +167,60 @@ func TestTheNodeOfTheEnvoyThatStaysIsSeen(t *testing.T) {
 		}
 		r.streams(1, 2)
 		r.holds(c, xds.ClusterType, "c1")
+	})
+}
+
+// istio#40322. An Envoy that is restarted twice in a row is seen each time at once. Two Envoys of one id that differ are a problem when
+// that lasts, and no more when one of them has gone.
+func TestNodesOfOneIDThatDifferAreSaid(t *testing.T) {
+	inBothForms(t, func(r *rig) {
+		var log bytes.Buffer
+		r.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		r.start()
+		var last *xdstest.Client
+		for _, v := range []string{"1", "2", "3"} {
+			if last != nil {
+				last.Close()
+			}
+			last = r.client(xdstest.ClientConfig{Node: node("web-1", "VERSION", v)})
+			last.Subscribe(xds.ClusterType)
+			r.pass(2 * time.Second)
+			if got := version(r.lastNode()); got != v {
+				r.Errorf("the control plane sees %s, want %s", got, v)
+			}
+		}
+		said := func() int {
+			n, status := 0, r.agent.Status()
+			status.Now = time.Now() // as the admin interface does
+			for _, p := range status.Problems() {
+				if strings.Contains(p.Text, "beside one with the same node id") {
+					n++
+				}
+			}
+			return n
+		}
+		r.pass(time.Minute)
+		twin := r.client(xdstest.ClientConfig{Node: node("web-1", "VERSION", "3")})
+		twin.Subscribe(xds.ClusterType)
+		r.pass(2 * time.Minute)
+		if n := said(); n != 0 || strings.Contains(log.String(), "beside one with the same node id") {
+			r.Errorf("said %d times of two that are the same:\n%s", n, log.String())
+		}
+		other := r.client(xdstest.ClientConfig{Node: node("web-1", "VERSION", "4")})
+		other.Subscribe(xds.ClusterType)
+		r.pass(30 * time.Second)
+		if n := said(); n != 0 {
+			r.Error("it is a problem while one may replace the other")
+		}
+		r.pass(time.Minute)
+		if n := said(); n != 1 || strings.Count(log.String(), "beside one with the same node id") != 1 {
+			r.Errorf("a problem %d times, logged:\n%s", n, log.String())
+		}
+		other.Close()
+		r.pass(2 * time.Second)
+		if n := said(); n != 0 {
+			r.Error("it stays a problem")
+		}
 	})
 }
 

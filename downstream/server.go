@@ -49,10 +49,10 @@ const DefaultWriteBuffer = 128 << 10
 // because gRPC would otherwise measure the connection with a PING for each request.
 const requestWindow = 256 << 10
 
-// minClientPing is the shortest interval of pings that clients may send. Envoy is configured to
-// ping every 30 s. gRPC's default allows clients one ping in 5 minutes, and closes the connection
-// of a client that pings more often.
-const minClientPing = 5 * time.Second
+// minClientPing is the shortest interval of pings that clients may send: the bootstraps of others say what they like, and a ping costs
+// nothing. gRPC's default allows clients one ping in 5 minutes, and closes the connection of a client that pings more often
+// (istio#15088).
+const minClientPing = 50 * time.Millisecond
 
 // Idle clients over TCP are pinged, so that streams of dead clients end.
 const (

@@ -103,6 +103,9 @@ func (c SocketConfig) Check() (gid int, err error) {
 	if c.Path == "" {
 		return -1, errors.New("socket: no path")
 	}
+	if c.Path[0] == '@' {
+		return -1, fmt.Errorf("socket %s: an abstract socket has no permissions, and anybody could take its name: give a path", c.Path)
+	}
 	if n := len(c.Path); n > MaxSocketPath {
 		return -1, fmt.Errorf("socket %s: the path has %d bytes, and a Unix socket's at most %d: choose a shorter one", c.Path, n, MaxSocketPath)
 	}

@@ -230,6 +230,7 @@ func TestAnyNameIsASocketsName(t *testing.T) {
 		}
 	}
 	rejects(t, SocketConfig{}, "socket: no path")
+	rejects(t, SocketConfig{Path: "@name"}, "socket @name: an abstract socket has no permissions")
 }
 
 func TestAFileThatIsNoSocketIsNotReplaced(t *testing.T) {

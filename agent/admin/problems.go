@@ -33,6 +33,9 @@ type Problem struct {
 	Since time.Time `json:"since,omitzero"`
 }
 
+// otherNodeAfter is how long two Envoys of one node may differ, as while one replaces the other.
+const otherNodeAfter = time.Minute
+
 type problems []Problem
 
 func (p *problems) add(format string, args ...any) { p.addIf(true, format, args...) }
@@ -146,6 +149,9 @@ func (s Status) groupProblems(g Group) (lines problems) {
 		lines.add("node %q: %s", g.NodeID, g.Fallback.line(s.Now, s.at()))
 		lines.since(n, g.Fallback.Since)
 	}
+	n = len(lines)
+	lines.warnIf(!g.OtherNode.IsZero() && s.Now.Sub(g.OtherNode) >= otherNodeAfter, "node %q: a client with another cluster, locality or metadata is connected beside one with the same node id%s, and gets its configuration: give each an id of its own", g.NodeID, lasting(s.Now, g.OtherNode))
+	lines.since(n, g.OtherNode)
 	lines.addIf(g.ShortLives > 0, "node %q: Envoy disconnected %d times in a row within a minute of its start: look at its log, it may be crashing", g.NodeID, g.ShortLives)
 	for _, d := range g.Dangling[:min(maxMissing, len(g.Dangling))] {
 		n := len(lines)

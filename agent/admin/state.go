@@ -192,6 +192,9 @@ type Group struct {
 	Freeze *Freeze `json:"freeze,omitempty"`
 	// Seed is the seed that is served, or why none is; nil if none was needed.
 	Seed *Seed `json:"seed,omitempty"`
+	// OtherNode is since when a client is connected that has the node id, and another cluster, locality or metadata than the control plane
+	// was told; the zero time for none. It gets what the control plane makes for the other.
+	OtherNode time.Time `json:"other_node,omitzero"`
 	// ShortLives counts the Envoys that disconnected within a minute of their start, in a row; it is
 	// 0 for fewer than three within ten minutes. ShortLivesTotal counts all of them. If Envoy is the
 	// agent's child, its exits are counted instead.

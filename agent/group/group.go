@@ -106,8 +106,10 @@ type Group struct {
 	cache       *cache.Cache
 	nodeChanged chan struct{} // holds a value when the node changed
 	disconnects disconnects
-	created     time.Time
-	withRoutes  chan *xds.Resource // that may refer to routes
+	// otherNode is since when a client has another Node than the control plane gets; nil while none has.
+	otherNode  atomic.Pointer[time.Time]
+	created    time.Time
+	withRoutes chan *xds.Resource // that may refer to routes
 	// failed holds a value when every source has failed, answered when one answered.
 	failed, answered chan struct{}
 	// withoutSource holds a value when every source has failed, for serveSeed.

@@ -12,6 +12,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -60,9 +61,8 @@ type Member struct {
 	// is the one that the control plane gets.
 	nodes     map[nodeHash]*presence
 	presented nodeHash
-	// presentedAt is when the Node last changed for the control plane; presentTimer changes it
-	// later, nil for no change.
-	presentedAt  time.Time
+	// presents bounds the changes of the Node for the control plane; presentTimer changes it later, nil for no change.
+	presents     *rate.Limiter
 	presentTimer *time.Timer
 	lastUsed     time.Time // when a stream was last opened or closed
 }
@@ -123,7 +123,7 @@ func (s *Set) TakeLocks(take watchdog.Take) {
 // add creates the group of the clients with a Node. The caller holds mu, and sends the group to
 // start afterwards.
 func (s *Set) add(node *corev3.Node) *Member {
-	m := &Member{key: KeyOf(node), nodes: make(map[nodeHash]*presence), lastUsed: time.Now()}
+	m := &Member{key: KeyOf(node), nodes: make(map[nodeHash]*presence), lastUsed: time.Now(), presents: rate.NewLimiter(rate.Every(presentInterval), presentBurst)}
 	m.removed, m.remove = context.WithCancel(context.Background())
 	cfg := s.cfg.Group(node)
 	cfg.Cache.OnIdle = func() { s.closeIdle(m) }
@@ -192,32 +192,55 @@ func (s *Set) arrived(m *Member, node *corev3.Node, key nodeHash) {
 		m.nodes[key] = &presence{node: node}
 	}
 	m.nodes[key].streams++
+	s.compare(m)
 }
 
-// minPresentInterval is the minimum time between two changes of the Node: each costs a stream to the
-// control plane, and a client may change its Node in a loop.
-const minPresentInterval = 10 * time.Second
+// compare looks whether a client has another Node than the control plane gets, for which it may make another configuration. The caller
+// holds mu.
+func (s *Set) compare(m *Member) {
+	if m.nodes[m.presented] == nil {
+		return // it is about to be another one
+	}
+	other := false
+	for _, p := range m.nodes {
+		other = other || !sameNode(p.node, m.nodes[m.presented].node)
+	}
+	switch {
+	case !other:
+		m.otherNode.Store(nil)
+	case m.otherNode.Load() == nil:
+		now := time.Now()
+		m.otherNode.Store(&now)
+		s.cfg.Log.Warn("a client with another cluster, locality or metadata is connected beside one with the same node id, and gets its configuration: give each an id of its own", "node", m.key.Node)
+	}
+}
 
-// presentNode changes the Node that the control plane gets, now or after minPresentInterval. The
-// caller holds mu.
+// Each change of the Node costs a stream to the control plane, and a client may change its Node in a loop. One that is restarted twice
+// is seen at once.
+const (
+	presentInterval = 10 * time.Second
+	presentBurst    = 2
+)
+
+// presentNode changes the Node that the control plane gets, now or later. The caller holds mu.
 func (s *Set) presentNode(m *Member, node *corev3.Node, key nodeHash) {
 	m.presented = key
-	wait := time.Until(m.presentedAt.Add(minPresentInterval))
+	if m.presentTimer != nil {
+		m.AdoptNode(node)
+		return
+	}
+	wait := m.presents.Reserve().Delay()
 	if wait <= 0 {
 		s.cfg.Log.Info("the client's node has changed: opening a new stream to inform the control plane", "node", m.key.Node)
-		m.presentedAt = time.Now()
 		m.SetNode(node)
 		return
 	}
 	m.AdoptNode(node)
-	if m.presentTimer != nil {
-		return
-	}
 	s.cfg.Log.Info("the client's node has changed again: the control plane is informed later", "node", m.key.Node, "in", wait)
 	m.presentTimer = time.AfterFunc(wait, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		m.presentTimer, m.presentedAt = nil, time.Now()
+		m.presentTimer = nil
 		m.SetNode(m.Node())
 	})
 }
@@ -232,6 +255,7 @@ func (s *Set) departed(m *Member, key nodeHash) {
 		return
 	}
 	delete(m.nodes, key)
+	defer s.compare(m)
 	if len(m.nodes) != 1 || s.members[m.key] != m {
 		return
 	}

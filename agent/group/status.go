@@ -30,6 +30,9 @@ func (g *Group) Status() admin.Group {
 	out.Freeze, out.HistoryBytes, out.Seed = g.Frozen(), g.cache.HistoryBytes(), g.seedStatus()
 	out.Bytes = g.cache.Bytes()
 	out.ShortLives, out.ShortLivesTotal = g.disconnects.state(time.Now())
+	if since := g.otherNode.Load(); since != nil {
+		out.OtherNode = *since
+	}
 	for _, t := range g.cache.Status() {
 		row := admin.Type{
 			Type: xds.Short(t.Type), TypeURL: t.Type, Knowledge: t.Knowledge.String(),

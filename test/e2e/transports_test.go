@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -235,5 +237,30 @@ func TestTheUnifiedMuxOfEnvoy(t *testing.T) {
 			w.changesOfEachType(xdstest.ADS())
 			w.endures(w.setRoute, w.serves)
 		})
+	}
+}
+
+// istio#15088. A bootstrap of somebody else's may ping as often as it says.
+func TestAnEnvoyMayPingOften(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, xdstest.Delta, xdstest.Delta)
+	w.edit = func(b *bootstrapv3.Bootstrap) {
+		for _, c := range b.GetStaticResources().GetClusters() {
+			for name, packed := range c.GetTypedExtensionProtocolOptions() {
+				var options httpv3.HttpProtocolOptions
+				w.check(packed.UnmarshalTo(&options))
+				options.GetExplicitHttpConfig().GetHttp2ProtocolOptions().ConnectionKeepalive = &corev3.KeepaliveSettings{
+					Interval: durationpb.New(100 * time.Millisecond), Timeout: durationpb.New(time.Second),
+				}
+				c.TypedExtensionProtocolOptions[name] = xdstest.Pack(&options)
+			}
+		}
+	}
+	w.start()
+	time.Sleep(3 * time.Second) // 30 pings
+	w.setRoute("v2")
+	w.serves("v2")
+	if n := strings.Count(w.log(), "stream opened"); n != 1 {
+		t.Errorf("Envoy has opened %d streams", n)
 	}
 }

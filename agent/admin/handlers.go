@@ -214,6 +214,9 @@ func (s *Server) notAccepted(g Group, t *Type) {
 		if !r.Changed.IsZero() && (t.NotAccepted.IsZero() || r.Changed.Before(t.NotAccepted)) {
 			t.NotAccepted = r.Changed
 		}
+		if !r.Served() {
+			t.NotAcceptedNew++
+		}
 		if len(t.NotAcceptedNames) < maxErrorNames {
 			t.NotAcceptedNames = append(t.NotAcceptedNames, r.Name)
 			t.NotAcceptedReason = cmp.Or(t.NotAcceptedReason, r.Reason)

@@ -87,7 +87,7 @@ func TestProblemsAreInTheStatus(t *testing.T) {
 	}
 	want := []string{
 		"error socket, for 0s: it was deleted",
-		"error CDS: 2 resources NACKed by clients of node \"web-1\", for 1h: `holdfast dump --admin unix:/a --type CDS` shows why; `holdfast resume --admin unix:/a --rejected` offers them again at once",
+		"error CDS: 2 resources NACKed by clients of node \"web-1\", for 1h. Clients accepted none before, and get none; `holdfast dump --admin unix:/a --type CDS` shows why; `holdfast resume --admin unix:/a --rejected` offers them again at once",
 	}
 	var got []string
 	for _, p := range status.Found {
@@ -191,5 +191,16 @@ func TestEventsAreServedToABrowser(t *testing.T) {
 	}
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// What clients get in place of what they NACKed is in the line that says so.
+func TestTheProblemOfANACKSaysWhatIsServedMeanwhile(t *testing.T) {
+	for want, none := range map[string]int{"Meanwhile clients get what they accepted before;": 0, "Clients accepted none before, and get none;": 3, "accepted before, and nothing of 2 that are new;": 2} {
+		s := Status{Groups: []Group{{NodeID: "a", Types: []Type{{Type: "CDS", Resources: map[string]int{"rejected": 2, "suspect": 1}, NotAcceptedNew: none}}}}}
+		lines := s.Problems()
+		if len(lines) != 2 || !strings.Contains(lines[0].Text, want) || !strings.Contains(lines[1].Text, want) {
+			t.Errorf("want %q in %v", want, lines)
+		}
 	}
 }

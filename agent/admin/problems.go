@@ -175,10 +175,11 @@ func (s Status) groupProblems(g Group) (lines problems) {
 		lines.since(n, t.ErrorsSince)
 		n = len(lines)
 		lasts := lasting(s.Now, t.NotAccepted) + t.notAccepted()
-		lines.addIf(nacked > 0, "%s: %s NACKed by clients of node %q%s: %s why; `holdfast resume%s --rejected` offers them again at once",
-			t.Type, plural(nacked, "resource"), g.NodeID, lasts, dump, s.at())
-		lines.warnIf(suspect > 0, "%s: a response was NACKed by clients of node %q%s, and %s may be the cause: %s why; `holdfast resume%s --rejected` offers them again at once",
-			t.Type, g.NodeID, lasts, plural(suspect, "resource"), dump, s.at())
+		meanwhile := t.meanwhile(nacked + suspect)
+		lines.addIf(nacked > 0, "%s: %s NACKed by clients of node %q%s. %s; %s why; `holdfast resume%s --rejected` offers them again at once",
+			t.Type, plural(nacked, "resource"), g.NodeID, lasts, meanwhile, dump, s.at())
+		lines.warnIf(suspect > 0, "%s: a response was NACKed by clients of node %q%s, and %s may be the cause. %s; %s why; `holdfast resume%s --rejected` offers them again at once",
+			t.Type, g.NodeID, lasts, plural(suspect, "resource"), meanwhile, dump, s.at())
 		lines.since(n, t.NotAccepted)
 	}
 	return lines
@@ -197,6 +198,17 @@ func (t Type) notAccepted() string {
 		more = ", …"
 	}
 	return fmt.Sprintf(" (%s%s): %s", strings.Join(t.NotAcceptedNames, ", "), more, shortened(t.NotAcceptedReason))
+}
+
+// meanwhile says what clients get in place of those that are not accepted, of which there are n.
+func (t Type) meanwhile(n int) string {
+	switch t.NotAcceptedNew {
+	case 0:
+		return "Meanwhile clients get what they accepted before"
+	case n:
+		return "Clients accepted none before, and get none"
+	}
+	return fmt.Sprintf("Meanwhile clients get what they accepted before, and nothing of %d that are new", t.NotAcceptedNew)
 }
 
 // maxShown bounds the bytes of a client's words in one line.

@@ -294,10 +294,12 @@ type Type struct {
 	Subscriptions int `json:"subscriptions"`
 	Leased        int `json:"leased"`
 	// NotAccepted is when a source sent the oldest of the contents that are rejected or suspect; the zero time for
-	// none. NotAcceptedNames are some of them, and NotAcceptedReason is why clients NACKed the first. The server sets them.
+	// none. NotAcceptedNames are some of them, and NotAcceptedReason is why clients NACKed the first. NotAcceptedNew counts those of which
+	// clients get nothing, since they accepted no earlier one. The server sets them.
 	NotAccepted       time.Time `json:"not_accepted_since,omitzero"`
 	NotAcceptedNames  []string  `json:"not_accepted_names,omitempty"`
 	NotAcceptedReason string    `json:"not_accepted_reason,omitempty"`
+	NotAcceptedNew    int       `json:"not_accepted_new,omitempty"`
 	// Errors counts the names for which an upstream reported an error, did not answer, or sent an
 	// unusable resource, and has not corrected it since.
 	Errors int `json:"errors"`

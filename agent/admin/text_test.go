@@ -41,7 +41,7 @@ Problems
   upstream: no control plane answers
   node "web-1\x1b[2J": Envoy crashed repeatedly: 4 resources held back for 10s, until the control plane changes them, ` + "`holdfast resume`" + `, or 2026-11-21T13:00:00Z: CDS a, LDS b, LDS c, 1 more
   node "web-1\x1b[2J": Envoy disconnected 3 times in a row within a minute of its start: look at its log, it may be crashing
-  CDS: 1 resource NACKed by clients of node "web-1\x1b[2J" (a): web-1: Proto constraint validation failed: ` + "`holdfast dump --type CDS`" + ` shows why; ` + "`holdfast resume --rejected`" + ` offers them again at once
+  CDS: 1 resource NACKed by clients of node "web-1\x1b[2J" (a): web-1: Proto constraint validation failed. Meanwhile clients get what they accepted before; ` + "`holdfast dump --type CDS`" + ` shows why; ` + "`holdfast resume --rejected`" + ` offers them again at once
   state on disk: changes are in memory only, since 1m ago: no space left
   upstream cp-a:18000: not connected for 3m, 7 attempts: connection refused; ` + "`holdfast events`" + ` shows how it went
   CDS: had 12 clusters, the control plane sends 7 since 11:59:50, which looks like an accident: clients keep what they have until it confirms that, for which it is asked in 50s; ` + "`holdfast dump --type CDS` shows what (removal_held_back); `holdfast resume --removals`" + ` confirms it at once

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -269,7 +270,9 @@ func TestTheFileHasTheLastValidContent(t *testing.T) {
 
 func TestAFileThatCannotBeWrittenChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newCopied(filepath.Join(t.TempDir(), "missing", "documents.log"))
+		blocked := filepath.Join(t.TempDir(), "file")
+		check(t, os.WriteFile(blocked, nil, 0o600))
+		s := newCopied(filepath.Join(blocked, "documents.log"))
 		s.allowEmpty = true
 		a := kv(t, s.client, entry("a", "10.0.0.1"), 3)
 		s.take(&listing{at: position{Cluster: 1, Term: 2, Revision: 10}, kvs: []*mvccpb.KeyValue{a}}, time.Now())

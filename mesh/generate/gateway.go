@@ -151,11 +151,12 @@ func (b *gatewayBuilder) addListener(port *gatewayPort, out *sink) {
 		binds = []string{port.bind}
 	}
 	var chains []*chain
-	plain := false
+	// Connections without TLS are of HTTP or not, as the oldest server says that takes them.
+	plain, opaque := false, false
 	for _, s := range port.servers {
 		switch {
 		case s.protocol.IsHTTP():
-			plain = true
+			plain = !opaque
 		case s.endsTLS() && s.protocol == service.HTTPS:
 			chains = append(chains, b.httpsChain(port, s))
 		case s.endsTLS():
@@ -168,7 +169,8 @@ func (b *gatewayBuilder) addListener(port *gatewayPort, out *sink) {
 			chains = append(chains, b.serverNameChains(s)...)
 		case s.protocol.IsTLS():
 			chains = append(chains, b.passthroughChains(port, s)...)
-		default:
+		case !plain:
+			opaque = true
 			chains = append(chains, b.tcpChains(port, s)...)
 		}
 	}

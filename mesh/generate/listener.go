@@ -95,20 +95,92 @@ func (c *chain) match() *listenerv3.FilterChainMatch {
 // both.
 func (c *chain) sameMatch(o *chain) bool { return proto.Equal(c.match(), o.match()) }
 
-// distinct returns those chains that take other connections than all before them.
+// point is one kind of connections that a filter chain takes. Envoy rejects a listener in which two chains take the same.
+type point struct {
+	port                           uint32
+	prefix, name, application, via string // "" is any; via is the transport
+}
+
+// distinct returns the chains with what no chain before them takes: of those that overlap the first has what both ask for, and the others
+// live on with the rest. A chain of which nothing is left is left out.
 func distinct(chains []*chain) (out []*chain) {
-	seen := make(map[string]bool, len(chains))
+	taken := make(map[point]bool, len(chains))
 	for _, c := range chains {
-		key := "all connections" // no encoding of a match begins like this
-		if m := c.match(); m != nil {
-			key = string(pack(m).GetValue())
-		}
-		if !seen[key] {
-			seen[key] = true
-			out = append(out, c)
-		}
+		out = append(out, c.besides(taken)...)
 	}
 	return out
+}
+
+// besides returns the chain without the points that are taken, and takes the others. What is left of one may be several chains.
+func (c *chain) besides(taken map[point]bool) []*chain {
+	m := c.match()
+	orAny := func(list []string) []string {
+		if len(list) == 0 {
+			return []string{""}
+		}
+		return list
+	}
+	var ranges []string
+	for _, r := range m.GetPrefixRanges() {
+		ranges = append(ranges, r.GetAddressPrefix()+"/"+strconv.Itoa(int(r.GetPrefixLen().GetValue())))
+	}
+	names, ranges, applications := orAny(m.GetServerNames()), orAny(slices.Compact(ranges)), orAny(m.GetApplicationProtocols())
+	// left has the applications that are left of each name and range; rest joins the names and ranges of which the same is left.
+	var rest []*chain
+	whole, same := true, make(map[string]*chain)
+	for _, name := range names {
+		byApplications := make(map[string]*chain) // of this name
+		var order []string
+		for _, prefix := range ranges {
+			var left []string
+			for _, application := range applications {
+				p := point{c.port, prefix, name, application, c.transport}
+				if !taken[p] {
+					taken[p] = true
+					left = append(left, application)
+				}
+			}
+			whole = whole && len(left) == len(applications)
+			if len(left) == 0 {
+				continue
+			}
+			key := strings.Join(left, ",")
+			if byApplications[key] == nil {
+				part := *c
+				part.serverNames, part.prefixes, part.applications = known(name), nil, slices.DeleteFunc(left, func(s string) bool { return s == "" })
+				byApplications[key] = &part
+				order = append(order, key)
+			}
+			byApplications[key].prefixes = append(byApplications[key].prefixes, known(prefix)...)
+		}
+		for _, key := range order {
+			part := byApplications[key]
+			key += "|" + strings.Join(part.prefixes, ",")
+			if of := same[key]; of != nil {
+				of.serverNames = append(of.serverNames, part.serverNames...)
+				continue
+			}
+			same[key] = part
+			rest = append(rest, part)
+		}
+	}
+	if whole {
+		return []*chain{c}
+	}
+	for i, part := range rest {
+		if part.name != "" && i > 0 {
+			part.name += "~" + strconv.Itoa(i)
+		}
+	}
+	return rest
+}
+
+// known returns a list of a text; an empty one for "", which is any.
+func known(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return []string{text}
 }
 
 func (c *chain) message() *listenerv3.FilterChain {

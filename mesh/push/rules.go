@@ -2,6 +2,7 @@ package push
 
 import (
 	"slices"
+	"sync"
 
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
@@ -11,12 +12,12 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
-// DestinationRule is what the DestinationRules of one host in one namespace say together: the
+// DestinationRule is what the DestinationRules of one host in one namespace say together to those who see them: the
 // traffic policy of the oldest that has one, and the subsets of all.
 type DestinationRule struct {
 	Rule     *networking.DestinationRule
 	Host     service.Hostname
-	ExportTo map[string]bool
+	ExportTo map[string]bool // of one document
 	// From are the documents, oldest first.
 	From []config.Key
 }
@@ -24,17 +25,27 @@ type DestinationRule struct {
 // ruleIndex has the rules by namespace: those of exact hosts by host, those of wildcards with the
 // most specific first, and those for selected workloads.
 type ruleIndex struct {
-	exact     map[string]map[service.Hostname]*DestinationRule
-	wildcards map[string][]*DestinationRule
+	exact     map[string]map[service.Hostname]*hostRules
+	wildcards map[string][]*hostRules
 	selected  map[string][]*DestinationRule
 	// credentials are the rules by the names of the credentials in them, each of one document.
 	credentials map[string][]*DestinationRule
 }
 
+// hostRules are the rules of a host in a namespace, each of one document, oldest first.
+type hostRules struct {
+	host  service.Hostname
+	rules []*DestinationRule
+
+	mu sync.Mutex
+	// seen are the rules that were merged, by which of them.
+	seen map[string]*DestinationRule
+}
+
 func (s *Snapshot) indexRules(list []*config.Config) *ruleIndex {
 	idx := &ruleIndex{
-		exact:     make(map[string]map[service.Hostname]*DestinationRule),
-		wildcards: make(map[string][]*DestinationRule),
+		exact:     make(map[string]map[service.Hostname]*hostRules),
+		wildcards: make(map[string][]*hostRules),
 		selected:  make(map[string][]*DestinationRule),
 
 		credentials: make(map[string][]*DestinationRule),
@@ -60,35 +71,63 @@ func (s *Snapshot) indexRules(list []*config.Config) *ruleIndex {
 		idx.add(c.Namespace, one)
 	}
 	for _, rules := range idx.wildcards {
-		slices.SortStableFunc(rules, func(a, b *DestinationRule) int { return service.MoreSpecific(a.Host, b.Host) })
+		slices.SortStableFunc(rules, func(a, b *hostRules) int { return service.MoreSpecific(a.host, b.host) })
 	}
 	return idx
 }
 
-// add adds the rule of one document, and merges it with an older one of the same host.
+// add adds the rule of one document, which is younger than those that were added before.
 func (idx *ruleIndex) add(namespace string, one *DestinationRule) {
+	var of *hostRules
 	if one.Host.IsWildcard() {
-		i := slices.IndexFunc(idx.wildcards[namespace], func(r *DestinationRule) bool { return r.Host == one.Host })
-		if i < 0 {
-			idx.wildcards[namespace] = append(idx.wildcards[namespace], one)
+		if i := slices.IndexFunc(idx.wildcards[namespace], func(r *hostRules) bool { return r.host == one.Host }); i >= 0 {
+			of = idx.wildcards[namespace][i]
 		} else {
-			idx.wildcards[namespace][i] = merged(idx.wildcards[namespace][i], one)
+			of = &hostRules{host: one.Host}
+			idx.wildcards[namespace] = append(idx.wildcards[namespace], of)
 		}
-		return
+	} else if of = idx.exact[namespace][one.Host]; of == nil {
+		if idx.exact[namespace] == nil {
+			idx.exact[namespace] = make(map[service.Hostname]*hostRules)
+		}
+		of = &hostRules{host: one.Host}
+		idx.exact[namespace][one.Host] = of
 	}
-	if idx.exact[namespace] == nil {
-		idx.exact[namespace] = make(map[service.Hostname]*DestinationRule)
+	of.rules = append(of.rules, one)
+}
+
+// from returns what the rules that proxies of a namespace see say together; nil if they see none. Whoever sees the same gets the same
+// pointer.
+func (h *hostRules) from(namespace string) *DestinationRule {
+	var sees []*DestinationRule
+	which := make([]byte, len(h.rules))
+	for i, r := range h.rules {
+		if exportedTo(r.ExportTo, namespace) {
+			sees, which[i] = append(sees, r), 1
+		}
 	}
-	if older := idx.exact[namespace][one.Host]; older != nil {
-		one = merged(older, one)
+	if len(sees) < 2 {
+		return append(sees, nil)[0]
 	}
-	idx.exact[namespace][one.Host] = one
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := h.seen[string(which)]
+	if out == nil {
+		for out = sees[0]; len(sees) > 1; sees = sees[1:] {
+			out = merged(out, sees[1])
+		}
+		if h.seen == nil {
+			h.seen = make(map[string]*DestinationRule)
+		}
+		h.seen[string(which)] = out
+	}
+	return out
 }
 
 // merged returns an older rule with what a younger one of the same host adds.
 func merged(older, younger *DestinationRule) *DestinationRule {
 	out := &DestinationRule{
-		Rule: proto.CloneOf(older.Rule), Host: older.Host, ExportTo: older.ExportTo,
+		Rule: proto.CloneOf(older.Rule), Host: older.Host,
 		From: append(slices.Clone(older.From), younger.From...),
 	}
 	if out.Rule.TrafficPolicy == nil {
@@ -103,15 +142,19 @@ func merged(older, younger *DestinationRule) *DestinationRule {
 }
 
 // find returns the rule of a namespace for a host, as proxies of another namespace see it: that of
-// the exact host, or else that of the most specific wildcard; nil for none.
+// the exact host, or else that of the most specific wildcard; nil for none. It is asked who sees a document before it is merged with
+// others: what is meant for one namespace is nobody else's.
 func (idx *ruleIndex) find(namespace string, host service.Hostname, from string) *DestinationRule {
-	sees := func(r *DestinationRule) bool { return namespace == from || exportedTo(r.ExportTo, from) }
-	if r := idx.exact[namespace][host]; r != nil && sees(r) {
-		return r
-	}
-	for _, r := range idx.wildcards[namespace] {
-		if host.SubsetOf(r.Host) && sees(r) {
+	if h := idx.exact[namespace][host]; h != nil {
+		if r := h.from(from); r != nil {
 			return r
+		}
+	}
+	for _, h := range idx.wildcards[namespace] {
+		if host.SubsetOf(h.host) {
+			if r := h.from(from); r != nil {
+				return r
+			}
 		}
 	}
 	return nil

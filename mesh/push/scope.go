@@ -158,7 +158,7 @@ func (s *Snapshot) newEgress(namespace string, l *networking.IstioEgressListener
 		if svc.Resolution == service.Alias && s.Service(namespace, svc.Hostname) == nil {
 			return // a name of a service that the proxy does not see
 		}
-		if has := chosen[svc.Hostname]; has == nil || has.Namespace != namespace && svc.Namespace == namespace {
+		if has := chosen[svc.Hostname]; has == nil || !precedes(namespace, has, svc) {
 			chosen[svc.Hostname] = svc
 		}
 	}

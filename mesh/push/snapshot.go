@@ -239,8 +239,8 @@ func (s *Snapshot) fqdn(host, namespace string) service.Hostname {
 
 // serviceIndex has the services by name.
 type serviceIndex struct {
-	all []*service.Service // by age
-	// byHost has all services of a name, of all namespaces, by age.
+	all []*service.Service // as compareServices
+	// byHost has all services of a name, of all namespaces, as compareServices.
 	byHost map[service.Hostname][]*service.Service
 	// aliases are what stands in both for Services that are another name of a service.
 	aliases map[*service.Service]*service.Service
@@ -256,11 +256,11 @@ func indexServices(all []*service.Service, before *serviceIndex) *serviceIndex {
 	return idx
 }
 
-// Services returns all services, oldest first.
+// Services returns all services, those of Kubernetes first, and then oldest first.
 func (s *Snapshot) Services() []*service.Service { return s.services.all }
 
 // Service returns the service that a proxy of a namespace means by a name: that of its own
-// namespace, or else the oldest that it sees; nil for none. For an alias it is the service of which
+// namespace, or else that of Kubernetes, or else the oldest that it sees; nil for none. For an alias it is the service of which
 // that is another name.
 func (s *Snapshot) Service(namespace string, host service.Hostname) *service.Service {
 	found := s.named(namespace, host)
@@ -277,10 +277,7 @@ func (s *Snapshot) named(namespace string, host service.Hostname) *service.Servi
 		if !s.sees(namespace, svc) {
 			continue
 		}
-		if svc.Namespace == namespace {
-			return svc
-		}
-		if found == nil {
+		if found == nil || !precedes(namespace, found, svc) {
 			found = svc
 		}
 	}

@@ -105,6 +105,66 @@ func TestTheDestinationRuleOfAService(t *testing.T) {
 	}
 }
 
+// Finding M3, S1: whoever writes a ServiceEntry chooses its host, so that a Service of Kubernetes comes before all but those of the
+// client's own namespace, also where nothing has an age, as in a directory.
+func TestAServiceOfKubernetesComesBeforeServiceEntriesOfOthers(t *testing.T) {
+	const host = "db.shop.svc.cluster.local"
+	for name, created := range map[string]time.Time{"older": time.Unix(1, 0), "without an age": {}, "younger": time.Unix(9, 0)} {
+		d := &documents{}
+		add := func(namespace, registry string, created time.Time) {
+			d.services = append(d.services, &service.Service{
+				Hostname: host, Namespace: namespace, Registry: registry, Created: created, ExportTo: everywhere, Ports: []service.Port{{Name: "http", Number: 80, Protocol: service.HTTP}},
+			})
+		}
+		of := created
+		if !created.IsZero() {
+			of = time.Unix(5, 0)
+		}
+		add("shop", kubernetes, of)
+		add("aaa", "External", created)
+		add("own", "External", created)
+		s := snapshot(d)
+		for client, want := range map[string]string{"client": "shop", "shop": "shop", "own": "own", "aaa": "aaa"} {
+			if got := s.Service(client, host); got == nil || got.Namespace != want {
+				t.Errorf("%s, a client of %s: %+v, want that of %s", name, client, got, want)
+			}
+			scope := s.Scope(viewOf(t, client, nil))
+			if got := scope.Service(host); got == nil || got.Namespace != want || len(scope.Services) != 1 {
+				t.Errorf("%s, the scope of a client of %s: %+v, want that of %s", name, client, got, want)
+			}
+		}
+	}
+}
+
+// Finding M2: what a document says is for those who see it, also if another of the same host is for others.
+func TestDestinationRulesOfOneHostAreForThoseWhoSeeThem(t *testing.T) {
+	const host = "a.shop.svc.cluster.local"
+	rule := func(name, exportTo, subset string) string {
+		return meta + "kind: DestinationRule\nmetadata: {name: " + name + ", namespace: shop}\nspec: {host: a, exportTo: " + exportTo + ", subsets: [{name: " + subset + ", labels: {a: b}}]}\n---\n"
+	}
+	d := (&documents{}).serve(host+"/shop").put(t, rule("one", "[bar]", "bar")+rule("two", "['.']", "own")+rule("three", "['*']", "all")+rule("four", "[bar, foo]", "both")+
+		meta+"kind: DestinationRule\nmetadata: {name: wild, namespace: shop}\nspec: {host: '*.svc.cluster.local', exportTo: [none], subsets: [{name: wild, labels: {a: b}}]}")
+	s := snapshot(d)
+	svc := s.Service("any", host)
+	for client, want := range map[string]string{"bar": "bar all both", "foo": "all both", "shop": "own all", "any": "all"} {
+		var got []string
+		r := s.DestinationRule(viewOf(t, client, nil), svc)
+		for _, subset := range r.Subsets() {
+			got = append(got, subset.Name)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("a client of %s sees %v, want %s", client, got, want)
+		}
+		if again := s.DestinationRule(viewOf(t, client, nil), svc); again != r {
+			t.Errorf("a client of %s gets another one each time", client)
+		}
+	}
+	hidden := (&documents{}).serve(host+"/shop").put(t, rule("one", "[bar]", "bar"))
+	if r := snapshot(hidden).DestinationRule(viewOf(t, "shop", nil), svc); r != nil {
+		t.Errorf("the namespace of the document sees what it has exported to another one alone: %v", r.From)
+	}
+}
+
 func TestTheScopeOfASidecar(t *testing.T) {
 	d := (&documents{}).serve("a.one/one", "b.one/one", "c.two/two", "d.two/two").put(t,
 		meta+"kind: Sidecar\nmetadata: {name: default, namespace: one}\nspec: {egress: [{hosts: ['./*', 'two/c.two']}]}\n---\n"+

@@ -1,0 +1,110 @@
+package generate
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func describe(chains []*chain) (out []string) {
+	for _, c := range chains {
+		out = append(out, fmt.Sprintf("%s: %v %v %v %s", c.name, c.serverNames, c.prefixes, c.applications, c.transport))
+	}
+	return out
+}
+
+// Finding M1: Envoy rejects a listener in which two filter chains take a connection in common, even if they are not the same.
+func TestOfChainsThatOverlapTheFirstHasWhatBothAskFor(t *testing.T) {
+	tls := func(name string, names ...string) *chain {
+		return &chain{name: name, serverNames: names, transport: "tls"}
+	}
+	for _, tc := range []struct {
+		name   string
+		chains []*chain
+		want   []string
+	}{
+		{"nothing in common", []*chain{tls("one", "a"), tls("two", "b")}, []string{"one: [a] [] [] tls", "two: [b] [] [] tls"}},
+		{"the same", []*chain{tls("one", "a", "b"), tls("two", "b", "a")}, []string{"one: [a b] [] [] tls"}},
+		{"a name in common", []*chain{tls("one", "a", "b"), tls("two", "a", "c")}, []string{"one: [a b] [] [] tls", "two: [c] [] [] tls"}},
+		{"a name in another spelling", []*chain{tls("one", "A.Test"), tls("two", "a.test", "c")}, []string{"one: [A.Test] [] [] tls", "two: [c] [] [] tls"}},
+		{"any name beside one", []*chain{tls("one", "*"), tls("two", "a"), tls("three")}, []string{"one: [*] [] [] tls", "two: [a] [] [] tls"}},
+		{"another transport", []*chain{tls("one", "a"), {name: "two", serverNames: []string{"a"}}}, []string{"one: [a] [] [] tls", "two: [a] [] [] "}},
+		{"ranges in common", []*chain{{name: "one", prefixes: []string{"10.1.0.0/16", "10.2.0.0/16"}}, {name: "two", prefixes: []string{"10.1.2.3/16", "10.3.0.0/16"}}},
+			[]string{"one: [] [10.1.0.0/16 10.2.0.0/16] [] ", "two: [] [10.3.0.0/16] [] "}},
+		{"a name with a range", []*chain{
+			{name: "one", serverNames: []string{"a"}, prefixes: []string{"10.1.0.0/16"}},
+			{name: "two", serverNames: []string{"a", "b"}, prefixes: []string{"10.1.0.0/16", "10.2.0.0/16"}},
+		}, []string{"one: [a] [10.1.0.0/16] [] ", "two: [a] [10.2.0.0/16] [] ", "two~1: [b] [10.1.0.0/16 10.2.0.0/16] [] "}},
+		{"an application of several", []*chain{{name: "one", applications: []string{"h2"}}, {name: "two", applications: []string{"h2", "http/1.1"}}, {name: "three"}},
+			[]string{"one: [] [] [h2] ", "two: [] [] [http/1.1] ", "three: [] [] [] "}},
+		{"ports", []*chain{{name: "one", port: 1}, {name: "two", port: 2}, {name: "three", port: 1}}, []string{"one: [] [] [] ", "two: [] [] [] "}},
+	} {
+		if got := describe(distinct(tc.chains)); !slices.Equal(got, tc.want) {
+			t.Errorf("%s:\n%s\nwant\n%s", tc.name, strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
+		}
+	}
+}
+
+// points are all the points of chains, each with the chain that has it; twice if two have it.
+func points(chains []*chain) (of map[point]string, twice bool) {
+	of = make(map[point]string)
+	orAny := func(list []string) []string {
+		if len(list) == 0 {
+			return []string{""}
+		}
+		return list
+	}
+	for _, c := range chains {
+		for _, name := range orAny(c.match().GetServerNames()) {
+			for _, prefix := range orAny(c.prefixes) {
+				for _, application := range orAny(c.match().GetApplicationProtocols()) {
+					p := point{c.port, prefix, name, application, c.transport}
+					_, has := of[p]
+					twice = twice || has
+					if !has {
+						of[p] = strings.Split(c.name, "~")[0]
+					}
+				}
+			}
+		}
+	}
+	return of, twice
+}
+
+// Whatever the chains are, each point has one owner, which is the first that asks for it.
+func TestEachPointHasTheFirstThatAsksForIt(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	some := func(all ...string) (out []string) {
+		for _, one := range all {
+			if r.IntN(3) == 0 {
+				out = append(out, one)
+			}
+		}
+		return out
+	}
+	split := 0
+	for range 20_000 {
+		var chains []*chain
+		for i := range 1 + r.IntN(5) {
+			chains = append(chains, &chain{
+				name: fmt.Sprint("c", i), serverNames: some("a", "b", "*.c"), prefixes: some("10.1.0.0/16", "10.2.0.0/16", "10.1.1.0/24"), applications: some("h2", "http/1.1"),
+				transport: []string{"", "tls"}[r.IntN(2)], port: uint32(r.IntN(2)),
+			})
+		}
+		before := describe(chains)
+		want, _ := points(chains)
+		made := distinct(chains)
+		got, twice := points(made)
+		if twice || fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Fatalf("%s\nbecame\n%s", strings.Join(before, "\n"), strings.Join(describe(made), "\n"))
+		}
+		if len(made) > len(chains) {
+			split++
+		}
+	}
+	if split < 100 {
+		t.Errorf("only %d lists have a chain that was divided", split)
+	}
+}

@@ -203,7 +203,8 @@ func TestDelegatesAreMerged(t *testing.T) {
 			"  - {match: [{uri: {prefix: /gone}}], delegate: {name: nothing}}\n"+
 			"  - {name: last, route: [{destination: {host: h.internal}}]}\n---\n"+
 			meta+"kind: VirtualService\nmetadata: {name: d, namespace: b}\nspec:\n  http:\n"+
-			"  - {name: one, match: [{uri: {exact: /x/1}}, {uri: {exact: /y}}], route: [{destination: {host: svc}}]}\n"+
+			"  - {name: one, match: [{uri: {exact: /x/1}}, {uri: {exact: /x/2}}], route: [{destination: {host: svc}}]}\n"+
+			"  - {name: beyond, match: [{uri: {exact: /x/3}}, {uri: {exact: /y}}], route: [{destination: {host: svc}}]}\n"+
 			"  - {name: two, timeout: 1s, route: [{destination: {host: h.internal}}]}\n"))
 	var got []string
 	for _, r := range s.VirtualServices(MeshGateway, "any")[0].Rule.Http {
@@ -213,7 +214,7 @@ func TestDelegatesAreMerged(t *testing.T) {
 		}
 		got = append(got, fmt.Sprint(r.Name, " ", paths, " ", r.GetTimeout().GetSeconds(), " ", r.Route[0].Destination.Host))
 	}
-	want := []string{"r-one [/x/1 v] 3 svc.b.svc.cluster.local", "r-two [/x v] 1 h.internal", "last [] 0 h.internal"}
+	want := []string{"r-one [/x/1 v /x/2 v] 3 svc.b.svc.cluster.local", "r-two [/x v] 1 h.internal", "last [] 0 h.internal"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}

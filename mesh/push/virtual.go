@@ -224,7 +224,7 @@ func (s *Snapshot) mergeDelegates(vs *VirtualService, byKey map[config.Key]*conf
 }
 
 // mergeRoute returns the route of a delegate with what the root sets and the delegate does not; nil
-// if no request can match both.
+// if the delegate has a match that is within none of the root's: as with istiod, the delegate then asks for what it was not given.
 func mergeRoute(root, delegate *networking.HTTPRoute) *networking.HTTPRoute {
 	out := proto.CloneOf(delegate)
 	switch {
@@ -233,15 +233,16 @@ func mergeRoute(root, delegate *networking.HTTPRoute) *networking.HTTPRoute {
 		out.Match = proto.CloneOf(root).Match
 	default:
 		out.Match = nil
-		for _, r := range root.Match {
-			for _, d := range delegate.Match {
+		for _, d := range delegate.Match {
+			before := len(out.Match)
+			for _, r := range root.Match {
 				if m := mergeMatch(r, d); m != nil {
 					out.Match = append(out.Match, m)
 				}
 			}
-		}
-		if len(out.Match) == 0 {
-			return nil
+			if len(out.Match) == before {
+				return nil
+			}
 		}
 	}
 	if root.Name != "" && delegate.Name != "" {

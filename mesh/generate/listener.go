@@ -47,10 +47,13 @@ func (c *chain) takesAll() bool {
 		c.port == 0 && len(c.applications) == 0 && c.transport == ""
 }
 
+// prefixRanges returns the ranges of addresses, each once: documents may have one in several spellings.
 func (c *chain) prefixRanges() (out []*corev3.CidrRange) {
+	seen := make(map[netip.Prefix]bool)
 	for _, text := range slices.Sorted(slices.Values(c.prefixes)) {
 		prefix, err := parsePrefix(text)
-		if err == nil && !prefix.Addr().IsUnspecified() {
+		if err == nil && !prefix.Addr().IsUnspecified() && !seen[prefix] {
+			seen[prefix] = true
 			out = append(out, &corev3.CidrRange{AddressPrefix: prefix.Addr().String(), PrefixLen: u32(uint32(prefix.Bits()))})
 		}
 	}

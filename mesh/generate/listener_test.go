@@ -33,6 +33,7 @@ func TestOfChainsThatOverlapTheFirstHasWhatBothAskFor(t *testing.T) {
 		{"another transport", []*chain{tls("one", "a"), {name: "two", serverNames: []string{"a"}}}, []string{"one: [a] [] [] tls", "two: [a] [] [] "}},
 		{"ranges in common", []*chain{{name: "one", prefixes: []string{"10.1.0.0/16", "10.2.0.0/16"}}, {name: "two", prefixes: []string{"10.1.2.3/16", "10.3.0.0/16"}}},
 			[]string{"one: [] [10.1.0.0/16 10.2.0.0/16] [] ", "two: [] [10.3.0.0/16] [] "}},
+		{"a range in two spellings", []*chain{{name: "one", prefixes: []string{"10.1.0.0/16", "10.1.2.3/16"}}}, []string{"one: [] [10.1.0.0/16 10.1.2.3/16] [] "}},
 		{"a name with a range", []*chain{
 			{name: "one", serverNames: []string{"a"}, prefixes: []string{"10.1.0.0/16"}},
 			{name: "two", serverNames: []string{"a", "b"}, prefixes: []string{"10.1.0.0/16", "10.2.0.0/16"}},
@@ -44,6 +45,14 @@ func TestOfChainsThatOverlapTheFirstHasWhatBothAskFor(t *testing.T) {
 		if got := describe(distinct(tc.chains)); !slices.Equal(got, tc.want) {
 			t.Errorf("%s:\n%s\nwant\n%s", tc.name, strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
 		}
+	}
+}
+
+// Envoy rejects a chain that has a range twice, and with it the listener.
+func TestARangeOfAChainIsThereOnce(t *testing.T) {
+	c := &chain{prefixes: []string{"10.1.2.3/16", "10.1.0.0/16", "10.2.3.4", "10.2.3.4/32", "0.0.0.0/0"}}
+	if got := c.match().GetPrefixRanges(); len(got) != 2 {
+		t.Errorf("%v", got)
 	}
 }
 

@@ -69,9 +69,10 @@ func (g *Generator) addOutboundListeners(v *proxy.View, scope *push.Scope, out *
 	for _, e := range scope.Egress {
 		ls.addEgress(e)
 	}
-	for _, l := range ls.listeners {
-		m := ls.message(l)
-		out.add(xds.ListenerType, m.Name, m)
+	for name, l := range ls.listeners {
+		if listenerName(l.binds[0], l.port) == name { // it is there under each of its addresses
+			out.add(xds.ListenerType, name, ls.message(l))
+		}
 	}
 	if ls.captured {
 		out.add(xds.ListenerType, virtualOutbound, ls.virtual())
@@ -207,19 +208,47 @@ func (ls *outboundListeners) addressesOf(svc *service.Service) (binds, prefixes 
 	return binds, nil
 }
 
-// addListener adds a listener, or merges its chains with those of the one with the same address. A
-// listener of both HTTP and TCP tells them apart by their first bytes. What takes the same
-// connections as what is there already is left out: the older service has the port.
+// addListener adds a listener, or merges its chains with those of the one that has the same addresses. Of an address that an older
+// service has beside others, the younger service gets nothing there, and the rest elsewhere: Envoy rejects a listener with an address that
+// another one has.
 func (ls *outboundListeners) addListener(binds []string, port uint32, bound bool, protocol listenerProtocol, chains []*chain) {
 	if len(binds) == 0 {
 		binds = wildcards(ls.families)
 	}
-	key := listenerName(binds[0], port)
-	l := ls.listeners[key]
-	switch {
-	case l == nil:
-		ls.listeners[key] = &outboundListener{binds: binds, port: port, bound: bound, protocol: protocol, chains: chains}
+	var free []string
+	merged := make(map[*outboundListener]bool)
+	for _, bind := range binds {
+		l := ls.listeners[listenerName(bind, port)]
+		switch {
+		case l == nil:
+			free = append(free, bind)
+		case !merged[l] && !slices.ContainsFunc(l.binds, func(has string) bool { return !slices.Contains(binds, has) }):
+			merged[l] = true
+			l.merge(protocol, copied(chains))
+		}
+	}
+	if len(free) == 0 {
 		return
+	}
+	l := &outboundListener{binds: free, port: port, bound: bound, protocol: protocol, chains: copied(chains)}
+	for _, bind := range free {
+		ls.listeners[listenerName(bind, port)] = l
+	}
+}
+
+func copied(chains []*chain) []*chain {
+	out := make([]*chain, len(chains))
+	for i, c := range chains {
+		one := *c
+		out[i] = &one
+	}
+	return out
+}
+
+// merge adds the chains of a younger service. A listener of both HTTP and TCP tells them apart by their first bytes. What takes the same
+// connections as what is there already is left out later: the older service has the port.
+func (l *outboundListener) merge(protocol listenerProtocol, chains []*chain) {
+	switch {
 	case l.locked:
 		return
 	case l.protocol == httpOnly && protocol == tcpOnly:
@@ -252,6 +281,7 @@ func (ls *outboundListeners) message(l *outboundListener) *listenerv3.Listener {
 	if !l.bound {
 		m.BindToPort = truth(false)
 	}
+	l.chains = distinct(l.chains)
 	inspects(m, l.chains)
 	if l.protocol == detected {
 		m.ListenerFiltersTimeout = ls.snap.Mesh.GetProtocolDetectionTimeout()

@@ -52,6 +52,9 @@ func (g *Generator) hasAutoPassthrough(v *proxy.View) bool {
 func (b *gatewayBuilder) serverNameChains(s gatewayServer) (out []*chain) {
 	ls := b.outbound()
 	for _, svc := range b.serverNameServices(b.view) {
+		if svc.Hostname.IsWildcard() {
+			continue // its name within that of an SNI is none that Envoy takes
+		}
 		if !slices.ContainsFunc(s.GetHosts(), func(text string) bool {
 			_, host := splitHost(text)
 			return svc.Hostname.SubsetOf(host)

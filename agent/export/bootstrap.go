@@ -24,7 +24,7 @@ import (
 func (w *writer) ownResources() error {
 	b := w.result.Bootstrap
 	for _, layer := range b.GetLayeredRuntime().GetLayers() {
-		if rtds := layer.GetRtdsLayer(); rtds != nil && needsControlPlane(rtds.GetRtdsConfig()) {
+		if rtds := layer.GetRtdsLayer(); rtds != nil && references.NeedsControlPlane(rtds.GetRtdsConfig()) {
 			w.current = fmt.Sprintf("runtime layer %q", layer.GetName())
 			values, err := w.runtimeLayer(rtds.GetName())
 			if err != nil {
@@ -33,10 +33,10 @@ func (w *writer) ownResources() error {
 			layer.LayerSpecifier = &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: values}
 		}
 	}
-	if needsControlPlane(b.GetDefaultConfigSource()) {
+	if references.NeedsControlPlane(b.GetDefaultConfigSource()) {
 		b.DefaultConfigSource = nil
 	}
-	b.ConfigSources = slices.DeleteFunc(b.GetConfigSources(), needsControlPlane)
+	b.ConfigSources = slices.DeleteFunc(b.GetConfigSources(), references.NeedsControlPlane)
 	dynamic := b.GetDynamicResources()
 	b.DynamicResources = nil
 	w.current = "bootstrap"
@@ -67,10 +67,10 @@ func (w *writer) finish() {
 	before := b.GetDynamicResources()
 	after := &bootstrapv3.Bootstrap_DynamicResources{CdsConfig: before.GetCdsConfig(), LdsConfig: before.GetLdsConfig()}
 	// A file of the user's own stays, but what the agent had is served.
-	if s := after.GetCdsConfig(); needsControlPlane(s) || s == nil || len(w.result.clusters) > 0 {
+	if s := after.GetCdsConfig(); references.NeedsControlPlane(s) || s == nil || len(w.result.clusters) > 0 {
 		after.CdsConfig = bootstrap.FileSource(w.cfg.Dir + "/" + w.result.Clusters)
 	}
-	if s := after.GetLdsConfig(); needsControlPlane(s) || s == nil || len(w.result.listeners) > 0 {
+	if s := after.GetLdsConfig(); references.NeedsControlPlane(s) || s == nil || len(w.result.listeners) > 0 {
 		after.LdsConfig = bootstrap.FileSource(w.cfg.Dir + "/" + w.result.Listeners)
 	}
 	b.DynamicResources = after

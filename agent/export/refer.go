@@ -21,6 +21,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/bootstrap"
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/references"
 	"github.com/holdfast-xds/holdfast/internal/walk"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -81,7 +82,7 @@ func (w *writer) inline(m protoreflect.Message, depth int) error {
 		}
 	case *tlsv3.SdsSecretConfig:
 		switch {
-		case needsControlPlane(body.GetSdsConfig()):
+		case references.NeedsControlPlane(body.GetSdsConfig()):
 			w.secrets[body.GetName()] = struct{}{}
 			body.SdsConfig = bootstrap.FileSource(w.cfg.Dir + "/" + w.secretFile(body.GetName()))
 		case body.GetSdsConfig() == nil:
@@ -92,7 +93,7 @@ func (w *writer) inline(m protoreflect.Message, depth int) error {
 	case *listenerv3.Listener_InternalListenerConfig:
 		w.needsOwn("the bootstrap extension envoy.bootstrap.internal_listener")
 	case *corev3.ConfigSource:
-		if needsControlPlane(body) {
+		if references.NeedsControlPlane(body) {
 			w.addMissing("it refers to a control plane in a field that the export cannot replace")
 		}
 		return nil
@@ -110,18 +111,9 @@ func (w *writer) inline(m protoreflect.Message, depth int) error {
 	return nil
 }
 
-// needsControlPlane reports whether a config source needs a control plane.
-func needsControlPlane(s *corev3.ConfigSource) bool {
-	switch s.GetConfigSourceSpecifier().(type) {
-	case *corev3.ConfigSource_Ads, *corev3.ConfigSource_Self, *corev3.ConfigSource_ApiConfigSource:
-		return true
-	}
-	return false
-}
-
 // inlineEndpoints inlines the endpoints of an EDS cluster.
 func (w *writer) inlineEndpoints(c *clusterv3.Cluster) error {
-	if c.GetType() != clusterv3.Cluster_EDS || !needsControlPlane(c.GetEdsClusterConfig().GetEdsConfig()) {
+	if c.GetType() != clusterv3.Cluster_EDS || !references.NeedsControlPlane(c.GetEdsClusterConfig().GetEdsConfig()) {
 		return nil
 	}
 	name := cmp.Or(c.GetEdsClusterConfig().GetServiceName(), c.GetName())
@@ -141,13 +133,13 @@ func (w *writer) inlineEndpoints(c *clusterv3.Cluster) error {
 
 // inlineRoutes inlines the routes of a connection manager.
 func (w *writer) inlineRoutes(m *hcmv3.HttpConnectionManager) error {
-	if rds := m.GetRds(); rds != nil && needsControlPlane(rds.GetConfigSource()) {
+	if rds := m.GetRds(); rds != nil && references.NeedsControlPlane(rds.GetConfigSource()) {
 		r, err := w.routeConfiguration(rds.GetRouteConfigName())
 		m.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: r}
 		return err
 	}
 	scoped := m.GetScopedRoutes()
-	if scoped == nil || !needsControlPlane(scoped.GetScopedRds().GetScopedRdsConfigSource()) {
+	if scoped == nil || !references.NeedsControlPlane(scoped.GetScopedRds().GetScopedRdsConfigSource()) {
 		return nil
 	}
 	list := &hcmv3.ScopedRouteConfigurationsList{}
@@ -209,7 +201,7 @@ func (w *writer) routeConfiguration(name string) (*routev3.RouteConfiguration, e
 
 // extension returns the configuration that a filter would request.
 func (w *writer) extension(name string, source *corev3.ExtensionConfigSource) (*anypb.Any, bool) {
-	if source == nil || !needsControlPlane(source.GetConfigSource()) {
+	if source == nil || !references.NeedsControlPlane(source.GetConfigSource()) {
 		return nil, false
 	}
 	fallback := source.GetDefaultConfig()

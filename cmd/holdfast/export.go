@@ -78,7 +78,7 @@ func newExport() *command {
 	flags = c.section("Static files (--out, or --seed)")
 	flags.StringVar(&f.out, "out", "", "`DIR` to write the files to; it is created if it is missing")
 	flags.StringVar(&f.envoyDir, "envoy-dir", "", "`DIR` under which Envoy will see these files, if it is not --out")
-	flags.StringVar(&f.admin, "envoy-admin", "", "`ADDR` of Envoy's admin interface: host:port on loopback, or unix:PATH; empty: that of --bootstrap, without one "+bootstrap.DefaultAdmin)
+	flags.StringVar(&f.admin, "envoy-admin", "", "`ADDR` of Envoy's admin interface: host:port on loopback, or unix:PATH; empty: that of --bootstrap; without --bootstrap "+bootstrap.DefaultAdmin)
 	flags.BoolVar(&f.secrets, "with-secrets", false, "also write certificates with their private keys, unencrypted, readable by their owner only")
 	flags.BoolVar(&f.allowMissing, "allow-missing", false, "write the files although something is missing to which they refer")
 	flags.BoolVar(&f.validate, "validate", false, "let Envoy check all of it (envoy --mode validate) before it is written")

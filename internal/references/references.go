@@ -85,7 +85,7 @@ func (f *finder) message(m protoreflect.Message, at string, depth int) {
 		}
 		return
 	case *clusterv3.Cluster:
-		if source := body.GetEdsClusterConfig().GetEdsConfig(); body.GetType() == clusterv3.Cluster_EDS && needsControlPlane(source) {
+		if source := body.GetEdsClusterConfig().GetEdsConfig(); body.GetType() == clusterv3.Cluster_EDS && NeedsControlPlane(source) {
 			name := cmp.Or(body.GetEdsClusterConfig().GetServiceName(), body.GetName())
 			f.add(Reference{Type: xds.EndpointType, Name: name, Field: join(at, "eds_cluster_config"), Source: source})
 		}
@@ -128,7 +128,7 @@ func (f *finder) subscription(m protoreflect.Message, at string) {
 	fields := m.Descriptor().Fields()
 	if field := fields.ByName(discovery); field != nil && m.Has(field) && field.Message() != nil {
 		source, ok := envoytypes.Linked(m.Get(field).Message()).Interface().(*corev3.ExtensionConfigSource)
-		if name := fields.ByName("name"); ok && name != nil && needsControlPlane(source.GetConfigSource()) {
+		if name := fields.ByName("name"); ok && name != nil && NeedsControlPlane(source.GetConfigSource()) {
 			f.add(Reference{
 				Type: xds.ExtensionConfigType, Name: m.Get(name).String(), Field: join(at, discovery),
 				HasDefault: source.GetDefaultConfig() != nil, Source: source.GetConfigSource(),
@@ -140,7 +140,7 @@ func (f *finder) subscription(m protoreflect.Message, at string) {
 		return
 	}
 	source, _ := envoytypes.Linked(m.Get(fields.ByName(of.source)).Message()).Interface().(*corev3.ConfigSource)
-	if !needsControlPlane(source) {
+	if !NeedsControlPlane(source) {
 		return
 	}
 	ref := Reference{Type: of.typeURL, Field: join(at, string(of.name)), Source: source}
@@ -227,8 +227,8 @@ func namedType(field protoreflect.FieldDescriptor) string {
 	return ""
 }
 
-// needsControlPlane reports whether resources come from a control plane through a configuration source.
-func needsControlPlane(s *corev3.ConfigSource) bool {
+// NeedsControlPlane reports whether resources come from a control plane through a configuration source.
+func NeedsControlPlane(s *corev3.ConfigSource) bool {
 	switch s.GetConfigSourceSpecifier().(type) {
 	case *corev3.ConfigSource_Ads, *corev3.ConfigSource_Self, *corev3.ConfigSource_ApiConfigSource:
 		return true

@@ -94,10 +94,6 @@ func (c *chain) match() *listenerv3.FilterChainMatch {
 	return m
 }
 
-// sameMatch reports whether two chains take the same connections: Envoy rejects a listener that has
-// both.
-func (c *chain) sameMatch(o *chain) bool { return proto.Equal(c.match(), o.match()) }
-
 // point is one kind of connections that a filter chain takes. Envoy rejects a listener in which two chains take the same.
 type point struct {
 	port                           uint32

@@ -261,11 +261,7 @@ func (l *outboundListener) merge(protocol listenerProtocol, chains []*chain) {
 			c.applications, c.transport = plaintextHTTP, "raw_buffer"
 		}
 	}
-	for _, c := range chains {
-		if !slices.ContainsFunc(l.chains, c.sameMatch) {
-			l.chains = append(l.chains, c)
-		}
-	}
+	l.chains = append(l.chains, chains...)
 	if l.protocol != protocol {
 		l.protocol = detected
 	}

@@ -303,6 +303,30 @@ func TestEnvoyTakesWhateverTwoTenantsWrite(t *testing.T) {
 	}
 }
 
+// The chains of one service never overlap, nor do two services ask for quite the same: here each takes a name that the other takes too,
+// and only the listener that both share knows.
+func TestEnvoyTakesNamesThatServicesOfOnePortShare(t *testing.T) {
+	envoy, dir := envoytest.Binary(t), t.TempDir()
+	var documents []string
+	for _, own := range []string{"a", "b"} {
+		documents = append(documents, fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: %[1]s, namespace: %[1]s}
+spec: {hosts: [%[1]s.test], ports: [{number: 443, name: tls, protocol: TLS}], resolution: DNS}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: %[1]s, namespace: %[1]s}
+spec:
+  hosts: [%[1]s.test, both.test]
+  tls: [{match: [{sniHosts: [%[1]s.test, both.test]}], route: [{destination: {host: %[1]s.test}}]}]
+`, own))
+	}
+	if problem := envoyTakes(t, envoy, dir, strings.Join(documents, "---\n")); problem != "" {
+		t.Error(problem)
+	}
+}
+
 // FuzzTwoTenants asks Envoy about documents of any seed.
 func FuzzTwoTenants(f *testing.F) {
 	envoy, dir := envoytest.Binary(f), f.TempDir()

@@ -357,18 +357,13 @@ func containsDot(s string) bool { return strings.Contains(s, ".") }
 // compareServices is the order in which services get a host, an address or a port that several have: those of Kubernetes before any
 // ServiceEntry, whose author may choose any host, and then the oldest first.
 func compareServices(a, b *service.Service) int {
-	return cmp.Or(-compareBool(a.Registry == kubernetes, b.Registry == kubernetes),
-		a.Created.Compare(b.Created), cmp.Compare(a.Hostname, b.Hostname), cmp.Compare(a.Namespace, b.Namespace))
-}
-
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
+	if is := a.Registry == kubernetes; is != (b.Registry == kubernetes) {
+		if is {
+			return -1
+		}
 		return 1
 	}
-	return -1
+	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Hostname, b.Hostname), cmp.Compare(a.Namespace, b.Namespace))
 }
 
 // precedes reports whether proxies of a namespace mean a rather than b, which has the same host and comes later in the order of

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-xds/holdfast/internal/bubble"
@@ -47,6 +48,7 @@ func TestASuccessorOfAnAgentThatHangsEnds(t *testing.T) {
 					t.Errorf("%s: %v: want %q", name, err, want)
 				}
 			}
+			synctest.Wait() // for what writes the log
 			if strings.Count(log.String(), "process 7, has not answered for 5s") != 1 {
 				t.Errorf("%s: logged:\n%s", name, log.String())
 			}
@@ -67,6 +69,7 @@ func TestASuccessorServesIfTheOtherHangsAtTheEnd(t *testing.T) {
 		if err := taken.Confirm(); err != nil {
 			t.Errorf("%v", err)
 		}
+		synctest.Wait()
 		if !strings.Contains(log.String(), "level=ERROR") || !strings.Contains(log.String(), "process 7, has released everything, and does not end") {
 			t.Errorf("logged:\n%s", log.String())
 		}

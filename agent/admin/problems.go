@@ -33,8 +33,8 @@ type Problem struct {
 	Since time.Time `json:"since,omitzero"`
 }
 
-// otherNodeAfter is how long two Envoys of one node may differ, as while one replaces the other.
-const otherNodeAfter = time.Minute
+// OtherNodeAfter is how long two Envoys of one node may differ, as while one replaces the other, before it is said.
+const OtherNodeAfter = time.Minute
 
 type problems []Problem
 
@@ -150,7 +150,7 @@ func (s Status) groupProblems(g Group) (lines problems) {
 		lines.since(n, g.Fallback.Since)
 	}
 	n = len(lines)
-	lines.warnIf(!g.OtherNode.IsZero() && s.Now.Sub(g.OtherNode) >= otherNodeAfter, "node %q: a client with another cluster, locality or metadata is connected beside one with the same node id%s, and gets its configuration: give each an id of its own", g.NodeID, lasting(s.Now, g.OtherNode))
+	lines.warnIf(!g.OtherNode.IsZero() && s.Now.Sub(g.OtherNode) >= OtherNodeAfter, "node %q: a client with another cluster, locality or metadata is connected beside one with the same node id%s, and gets its configuration: give each an id of its own", g.NodeID, lasting(s.Now, g.OtherNode))
 	lines.since(n, g.OtherNode)
 	lines.addIf(g.ShortLives > 0, "node %q: Envoy disconnected %d times in a row within a minute of its start: look at its log, it may be crashing", g.NodeID, g.ShortLives)
 	for _, d := range g.Dangling[:min(maxMissing, len(g.Dangling))] {

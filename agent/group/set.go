@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/holdfast-xds/holdfast/agent/admin"
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -64,7 +65,9 @@ type Member struct {
 	// presents bounds the changes of the Node for the control plane; presentTimer changes it later, nil for no change.
 	presents     *rate.Limiter
 	presentTimer *time.Timer
-	lastUsed     time.Time // when a stream was last opened or closed
+	// otherTimer says that clients of another Node stay; nil while there are none.
+	otherTimer *time.Timer
+	lastUsed   time.Time // when a stream was last opened or closed
 }
 
 func (m *Member) Key() Key { return m.key }
@@ -198,7 +201,7 @@ func (s *Set) arrived(m *Member, node *corev3.Node, key nodeHash) {
 // compare looks whether a client has another Node than the control plane gets, for which it may make another configuration. The caller
 // holds mu.
 func (s *Set) compare(m *Member) {
-	if m.nodes[m.presented] == nil {
+	if len(m.nodes) > 0 && m.nodes[m.presented] == nil {
 		return // it is about to be another one
 	}
 	other := false
@@ -208,10 +211,16 @@ func (s *Set) compare(m *Member) {
 	switch {
 	case !other:
 		m.otherNode.Store(nil)
+		if m.otherTimer != nil {
+			m.otherTimer.Stop()
+			m.otherTimer = nil
+		}
 	case m.otherNode.Load() == nil:
 		now := time.Now()
 		m.otherNode.Store(&now)
-		s.cfg.Log.Warn("a client with another cluster, locality or metadata is connected beside one with the same node id, and gets its configuration: give each an id of its own", "node", m.key.Node)
+		m.otherTimer = time.AfterFunc(admin.OtherNodeAfter, func() {
+			s.cfg.Log.Warn("a client with another cluster, locality or metadata is connected beside one with the same node id, and gets its configuration: give each an id of its own", "node", m.key.Node)
+		})
 	}
 }
 
@@ -289,8 +298,10 @@ func (s *Set) evict() bool {
 // drop removes a group. The caller holds mu.
 func (s *Set) drop(m *Member) {
 	delete(s.members, m.key)
-	if m.presentTimer != nil {
-		m.presentTimer.Stop()
+	for _, t := range []*time.Timer{m.presentTimer, m.otherTimer} {
+		if t != nil {
+			t.Stop()
+		}
 	}
 	if s.cfg.OnRemoved != nil {
 		s.cfg.OnRemoved(m)

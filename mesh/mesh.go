@@ -103,6 +103,8 @@ type Config struct {
 	StartWithProblemsAfter time.Duration
 	// AllowEmpty lets an Etcd without any document count as one that has none, and not as one that is not filled yet.
 	AllowEmpty bool
+	// TimeIsAge takes the creationTimestamp of a document in Etcd, which its author writes, for its age, and not its create_revision.
+	TimeIsAge bool
 	// Pprof adds profiles of the process to Admin, below /debug/pprof/.
 	Pprof bool
 	Log   *slog.Logger
@@ -213,7 +215,7 @@ func (e *Environment) source() (err error) {
 	if e.store, err = etcd.Open(e.cfg.Etcd); err != nil {
 		return err
 	}
-	source := etcd.NewSource(etcd.SourceConfig{Client: e.store, File: file(storedDocuments), AllowEmpty: e.cfg.AllowEmpty, Log: e.cfg.Log})
+	source := etcd.NewSource(etcd.SourceConfig{Client: e.store, File: file(storedDocuments), AllowEmpty: e.cfg.AllowEmpty, TimeIsAge: e.cfg.TimeIsAge, Log: e.cfg.Log})
 	e.lacks = source.Lacks
 	e.metrics.MustRegister(etcd.NewCollector(source))
 	e.config, e.stored = source, source.State

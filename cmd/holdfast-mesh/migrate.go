@@ -1,13 +1,17 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,8 +23,10 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/config/etcd"
 )
 
-const migrateLong = `Copy all documents from a directory to etcd, or back. They are copied as they are, with their times of
-creation, by which contradictions are decided: proxies get the same from a server on either.
+const migrateLong = `Copy all documents from a directory to etcd, or back. They are copied as they are, the oldest first, so that
+who has what two of them ask for stays: proxies get the same from a server on either. In etcd the age of a
+document is that of its key; to a directory a creationTimestamp is written that is later than the document's
+own if that would make it older than it is.
 
 To etcd, nothing is written unless all documents are valid; documents that etcd has already must be the same,
 or --overwrite is given; those that it has besides stay. To a directory, which must be empty or not exist,
@@ -49,7 +55,11 @@ func newMigrate(stdout io.Writer) *cobra.Command {
 				if err != nil {
 					return cli.Failed(err)
 				}
-				return toDirectory(stdout, cmd.ErrOrStderr(), withoutRegistrations(l.Documents, nil), to, secrets, skip, dryRun)
+				documents := withoutRegistrations(l.Documents, nil)
+				if err := inOrder(cmd.Context(), cmd.ErrOrStderr(), client, documents); err != nil {
+					return cli.Failed(err)
+				}
+				return toDirectory(stdout, cmd.ErrOrStderr(), documents, to, secrets, skip, dryRun)
 			}
 			documents, err := s.read([]string{from}, stdout)
 			if err != nil {
@@ -93,15 +103,55 @@ func toEtcd(cmd *cobra.Command, stdout io.Writer, client *etcd.Client, documents
 			return cli.Failed(fmt.Errorf("%s is in etcd already and says something else: nothing was copied; --overwrite replaces it, and `holdfast-mesh diff --etcd` shows what differs", doc.Meta.Key))
 		}
 	}
-	for i, doc := range write {
-		if !dryRun {
-			if err := client.Import(cmd.Context(), doc); err != nil {
-				return cli.Failed(fmt.Errorf("after %d of %d documents: %w: run it again with --overwrite to go on", i, len(write), err))
-			}
+	slices.SortStableFunc(write, byAge)
+	if !dryRun {
+		if n, err := client.ImportAll(cmd.Context(), write); err != nil {
+			return cli.Failed(fmt.Errorf("after %d of %d documents: %w: run it again with --overwrite to go on", n, len(write), err))
 		}
 	}
 	_, err = fmt.Fprintf(stdout, "%d documents copied to etcd%s, %d were there\n", len(write), dry(dryRun), len(documents)-len(write))
 	return cli.Failed(err)
+}
+
+// byAge orders documents as a server on a directory does: ServiceEntries by namespace where the time is the same, others by name.
+func byAge(a, b *config.Config) int {
+	if a.Kind == config.ServiceEntry && b.Kind == config.ServiceEntry {
+		return cmp.Or(a.Age().Compare(b.Age()), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	}
+	return config.Older(a, b)
+}
+
+// inOrder gives documents of etcd times of creation by which they come in the order of their ages, since a directory knows no other age.
+func inOrder(ctx context.Context, stderr io.Writer, client *etcd.Client, documents []etcd.Stored) error {
+	ages, _, err := client.Ages(ctx)
+	switch {
+	case etcd.Denied(err):
+		_, _ = fmt.Fprintf(stderr, "holdfast-mesh: the ages that documents keep from before etcd counted them are not known to this user, and are those of etcd here: %v\n", err)
+	case err != nil:
+		return err
+	}
+	aged := ages.Of(documents)
+	slices.SortStableFunc(aged, byAge)
+	times := make(map[config.Key]time.Time, len(aged))
+	var last *config.Config
+	for _, doc := range aged {
+		doc.Order = config.StoreOrder{}
+		if last != nil && byAge(doc, last) < 0 {
+			doc.Created = last.Created
+			if byAge(doc, last) < 0 {
+				doc.Created = last.Created.Add(time.Second)
+			}
+		}
+		times[doc.Meta.Key], last = doc.Created, doc
+	}
+	for i, d := range documents {
+		if d.Config != nil && !d.Config.Created.Equal(times[d.Key]) {
+			dated := *d.Config
+			dated.Created = times[d.Key]
+			documents[i].Config = &dated
+		}
+	}
+	return nil
 }
 
 func dry(dryRun bool) string {

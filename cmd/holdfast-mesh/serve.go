@@ -47,12 +47,19 @@ everything was read once: each document of a directory is valid, or has a last v
 that is a comment alone has no documents on purpose. Any number of servers may use one etcd: they share nothing else. While etcd is
 away nothing changes for proxies, and with --state-dir a server that starts meanwhile serves what it had.`
 
+// The values of --document-age.
+const (
+	ageOfStore    = "store"
+	ageOfDocument = "creation-timestamp"
+)
+
 // serveFlags are the flags of serve that are not those of mesh.Config.
 type serveFlags struct {
 	cfg     mesh.Config
 	issuers []string
 	keys    []string
 	domains []string
+	age     string
 	tokenCA string
 	log     cli.LogFlags
 }
@@ -89,6 +96,7 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.StringVar(&cfg.StateDir, "state-dir", "", "`DIR` in which documents, in their last valid content, workloads that have registered and the keys of issuers of tokens are kept over a restart; empty: they are forgotten, and the next start needs a valid directory, or the store, the issuers and the proxies again")
 	flags.DurationVar(&cfg.StartWithProblemsAfter, "start-with-problems-after", 0, "`TIME` after which a start no longer waits for documents of --config that are not valid and have no last valid content in --state-dir: they are left out, and what they did is taken from proxies; 0: never")
 	flags.BoolVar(&cfg.AllowEmpty, "allow-empty", false, "an --etcd without any document has none on purpose: without this flag nobody is served until it has one, and it keeps what it had")
+	flags.StringVar(&f.age, "document-age", ageOfStore, "what decides who has what two documents of --etcd ask for: store, which of them etcd has had for longer; or creation-timestamp, what their authors write into them")
 	flags.BoolVar(&cfg.Pprof, "pprof", false, "serve profiles of the process (CPU, memory, goroutines) at --admin, below /debug/pprof/")
 	flags.StringVar(&cfg.Domain, "domain", config.DefaultDomain, "DNS `DOMAIN` of Kubernetes Services")
 	flags.StringVar(&cfg.Cluster, "cluster", "", "`ID` of the cluster whose Services the documents describe")
@@ -184,7 +192,12 @@ func (f *serveFlags) check() error {
 	if err := f.readIssuers(); err != nil {
 		return err
 	}
+	f.cfg.TimeIsAge = f.age == ageOfDocument
 	switch d := f.cfg.Debounce; {
+	case f.age != ageOfStore && f.age != ageOfDocument:
+		return fmt.Errorf("--document-age %q: want %s or %s", f.age, ageOfStore, ageOfDocument)
+	case f.cfg.TimeIsAge && len(f.cfg.Etcd.Endpoints) == 0:
+		return errors.New("--document-age is for --etcd: in a directory, which has one owner, the creationTimestamp is the age")
 	case (f.cfg.TLSCert == "") != (f.cfg.TLSKey == ""):
 		return errors.New("--tls-cert and --tls-key go together: give both or none")
 	case d.After < 0 || d.Max < d.After:

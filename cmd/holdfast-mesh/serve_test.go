@@ -64,7 +64,7 @@ func TestTheFlagsOfReplicasAreChecked(t *testing.T) {
 		{"an end that nobody waits for", mesh.Config{DrainTime: time.Hour}, "--drain-time 1h0m0s: want 0 to 10m0s"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			f := &serveFlags{cfg: tc.cfg}
+			f := &serveFlags{cfg: tc.cfg, age: ageOfStore}
 			f.cfg.MaxLifetime, f.cfg.Throttle = time.Hour, 1
 			if err := f.check(); (err == nil) != (tc.err == "") || err != nil && !strings.HasPrefix(err.Error(), tc.err) {
 				t.Errorf("%v, want %q", err, tc.err)

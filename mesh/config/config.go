@@ -137,8 +137,10 @@ type Meta struct {
 	// ResourceVersion changes with each change of the document. The store assigns it; it has no
 	// order.
 	ResourceVersion string
-	// Created decides between documents that contradict each other: the oldest wins.
+	// Created is metadata.creationTimestamp, as the document says.
 	Created time.Time
+	// Order is the place of the document in the history of its store; zero if the store has no history, as a directory.
+	Order StoreOrder
 	// Origin says where the document was written, for messages: "file.yaml:12", "" if not known.
 	Origin string
 }
@@ -165,10 +167,34 @@ func newStatus(kind Kind) proto.Message {
 	return nil
 }
 
-// Older orders documents by Pilot's rule for contradictions: by creation time, then by name, then by
-// namespace.
+// StoreOrder is the place of a document in the history of its store, which the store knows and no author of documents chooses. Documents
+// that were created in one transaction have one Revision.
+type StoreOrder struct {
+	// Revision is that of the store when the document was created.
+	Revision int64
+	// Rank orders documents that have a Revision only because they keep an age of before (etcd.Client.Ages); 0 for all others, which
+	// come first.
+	Rank int64
+}
+
+// Age decides between documents that ask for the same: the oldest has it (docs/mesh.md, "Whose is it"). What the store knows counts
+// before what the document says.
+type Age struct {
+	StoreOrder
+	Created time.Time
+}
+
+// Age returns the age of a document.
+func (m *Meta) Age() Age { return Age{m.Order, m.Created} }
+
+// Compare returns a negative number if a is older than b.
+func (a Age) Compare(b Age) int {
+	return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Rank, b.Rank), a.Created.Compare(b.Created))
+}
+
+// Older orders documents that ask for the same: by age, then by name, then by namespace, as Pilot does.
 func Older(a, b *Config) int {
-	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Namespace, b.Namespace))
+	return cmp.Or(a.Age().Compare(b.Age()), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Namespace, b.Namespace))
 }
 
 // Errors of a Store.
@@ -178,6 +204,8 @@ var (
 	// ErrConflict is the error of a write whose resource version is not the stored one: somebody
 	// else has changed the document since it was read.
 	ErrConflict = errors.New("it was changed since it was read")
+	// ErrUnanswered is the error of a write that the store has not answered: it may have been made.
+	ErrUnanswered = errors.New("it is not known whether the change was made")
 )
 
 // Reader reads documents. List returns those of a kind, of one namespace or, for "", of all, in no

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// ContentVersion returns a hash of what a document says: its Spec, Status, labels, annotations, version and
-// time of creation, without where it is written. Stores that have no versions of their own use it as
+// ContentVersion returns a hash of what a document says and how old it is: its Spec, Status, labels, annotations, version and
+// age, without where it is written. Stores that have no versions of their own use it as
 // the ResourceVersion.
 func ContentVersion(c *Config) string {
 	h := xxhash.New()
@@ -34,5 +34,8 @@ func ContentVersion(c *Config) string {
 		}
 	}
 	_, _ = fmt.Fprintf(h, "\x00%q%q%q%s", c.Labels, c.Annotations, c.APIVersion, c.Created.UTC().Format(time.RFC3339Nano))
+	if c.Order != (StoreOrder{}) { // a document that was deleted and created again is another one, though it says the same
+		_, _ = fmt.Fprintf(h, "\x00%d.%d", c.Order.Revision, c.Order.Rank)
+	}
 	return strconv.FormatUint(h.Sum64(), 16)
 }

@@ -62,7 +62,7 @@ func (c *converter) gateway(d *config.Config, gw *gatewayv1.Gateway) {
 			continue
 		}
 		l.served = true
-		c.out.Listeners = append(c.out.Listeners, &Listener{Of: d.Meta.Key, Name: l.ref, Created: d.Created, Server: server, Services: services})
+		c.out.Listeners = append(c.out.Listeners, &Listener{Of: d.Meta.Key, Name: l.ref, Age: d.Age(), Server: server, Services: services})
 	}
 }
 

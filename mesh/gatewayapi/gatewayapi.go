@@ -11,7 +11,6 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"time"
 
 	networking "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
@@ -47,10 +46,10 @@ type Result struct {
 // Listener is a listener of a Gateway as a server of Istio's Gateway.
 type Listener struct {
 	// Of is the document. Name is what the routes call the listener: NAMESPACE/NAME.
-	Of      config.Key
-	Name    string
-	Created time.Time
-	Server  *networking.Server
+	Of     config.Key
+	Name   string
+	Age    config.Age
+	Server *networking.Server
 	// Services are the hosts of the Services, in the namespace of the document, whose workloads serve the Gateway.
 	Services []string
 }
@@ -60,7 +59,7 @@ type Routes struct {
 	// Of is the oldest document of them, Origins the document of each route of HTTP in Rule.
 	Of      config.Key
 	Origins []config.Key
-	Created time.Time
+	Age     config.Age
 	// Namespace is the namespace for which alone the routes are; "" for all.
 	Namespace string
 	Rule      *networking.VirtualService
@@ -153,7 +152,7 @@ func (c *converter) list(kind config.Kind) []*config.Config {
 
 // older orders documents as the Gateway API does: by age, then by namespace and name.
 func older(a, b *config.Config) int {
-	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	return cmp.Or(a.Age().Compare(b.Age()), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 // or returns what a pointer points to, or the default of the field for nil.

@@ -98,13 +98,13 @@ func (c *converter) merge(key, namespace string, r *route, host, parent string, 
 	m := c.mergedFor[key]
 	if m == nil {
 		m = &Routes{
-			Of: r.Meta.Key, Created: r.Created, Namespace: namespace,
+			Of: r.Meta.Key, Age: r.Age(), Namespace: namespace,
 			Rule: &networking.VirtualService{Hosts: []string{host}, Gateways: []string{parent}},
 		}
 		c.mergedFor[key], c.merged = m, append(c.merged, m)
 	}
-	if r.Created.Before(m.Created) {
-		m.Of, m.Created = r.Meta.Key, r.Created
+	if r.Age().Compare(m.Age) < 0 {
+		m.Of, m.Age = r.Meta.Key, r.Age()
 	}
 	for _, route := range routes {
 		m.Rule.Http, m.Origins = append(m.Rule.Http, route), append(m.Origins, r.Meta.Key)
@@ -113,10 +113,10 @@ func (c *converter) merge(key, namespace string, r *route, host, parent string, 
 
 // finishHTTP brings the routes of each host into the order of the Gateway API.
 func (c *converter) finishHTTP() {
-	created := make(map[config.Key]time.Time)
+	ages := make(map[config.Key]config.Age)
 	for _, kind := range []config.Kind{config.HTTPRoute, config.GRPCRoute} {
 		for _, d := range c.reader.List(kind, "") {
-			created[d.Meta.Key] = d.Created
+			ages[d.Meta.Key] = d.Age()
 		}
 	}
 	for _, m := range c.merged {
@@ -125,7 +125,7 @@ func (c *converter) finishHTTP() {
 			order[i] = i
 		}
 		slices.SortStableFunc(order, func(a, b int) int {
-			return compareRoutes(m.Rule.Http[a], m.Rule.Http[b], m.Origins[a], m.Origins[b], created)
+			return compareRoutes(m.Rule.Http[a], m.Rule.Http[b], m.Origins[a], m.Origins[b], ages)
 		})
 		http, origins := m.Rule.Http, m.Origins
 		m.Rule.Http, m.Origins = nil, nil

@@ -3,7 +3,6 @@ package gatewayapi
 import (
 	"cmp"
 	"strings"
-	"time"
 
 	networking "istio.io/api/networking/v1alpha3"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -96,13 +95,13 @@ func grpcMatch(m *gatewayv1.GRPCRouteMatch) *networking.HTTPMatchRequest {
 // compareRoutes orders routes as the Gateway API does, the first that matches takes the request: exact paths, then the longest
 // prefix, then those that match the method, then by the number of headers and of query parameters, then by age and name.
 // Regular expressions come last, as in Istio.
-func compareRoutes(a, b *networking.HTTPRoute, of, with config.Key, created map[config.Key]time.Time) int {
+func compareRoutes(a, b *networking.HTTPRoute, of, with config.Key, ages map[config.Key]config.Age) int {
 	m, n := matchOf(a), matchOf(b)
 	return cmp.Or(
 		cmp.Compare(pathRank(n), pathRank(m)), cmp.Compare(pathLength(n), pathLength(m)),
 		cmp.Compare(present(n.GetMethod()), present(m.GetMethod())),
 		cmp.Compare(len(n.GetHeaders()), len(m.GetHeaders())), cmp.Compare(len(n.GetQueryParams()), len(m.GetQueryParams())),
-		created[of].Compare(created[with]), cmp.Compare(of.Namespace, with.Namespace), cmp.Compare(of.Name, with.Name),
+		ages[of].Compare(ages[with]), cmp.Compare(of.Namespace, with.Namespace), cmp.Compare(of.Name, with.Name),
 	)
 }
 

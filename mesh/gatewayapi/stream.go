@@ -83,7 +83,7 @@ func (c *converter) streamListener(r *route, l *listener, to []*networking.Route
 		rule.Hosts = hosts
 		rule.Tls = []*networking.TLSRoute{{Match: []*networking.TLSMatchAttributes{{SniHosts: hosts}}, Route: to}}
 	}
-	c.out.Routes = append(c.out.Routes, &Routes{Of: r.Meta.Key, Created: r.Created, Rule: rule})
+	c.out.Routes = append(c.out.Routes, &Routes{Of: r.Meta.Key, Age: r.Age(), Rule: rule})
 }
 
 // withinListener returns the hosts that a route and a listener have in common, in the narrower of their forms.
@@ -123,6 +123,6 @@ func (c *converter) streamMesh(r *route, p *parent, to []*networking.RouteDestin
 			}
 			rule.Tls = []*networking.TLSRoute{{Match: []*networking.TLSMatchAttributes{{SniHosts: names, Port: p.port}}, Route: to}}
 		}
-		c.out.Routes = append(c.out.Routes, &Routes{Of: r.Meta.Key, Created: r.Created, Namespace: only, Rule: rule})
+		c.out.Routes = append(c.out.Routes, &Routes{Of: r.Meta.Key, Age: r.Age(), Namespace: only, Rule: rule})
 	}
 }

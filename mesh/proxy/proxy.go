@@ -342,7 +342,7 @@ type Target struct {
 func (p *Proxy) WithTargets(targets []Target) *Proxy {
 	q := *p
 	q.Targets = slices.SortedFunc(slices.Values(targets), func(a, b Target) int {
-		return cmp.Or(cmp.Compare(a.TargetPort, b.TargetPort), a.Service.Created.Compare(b.Service.Created),
+		return cmp.Or(cmp.Compare(a.TargetPort, b.TargetPort), a.Service.Age.Compare(b.Service.Age),
 			cmp.Compare(a.Service.Hostname, b.Service.Hostname), cmp.Compare(a.Number, b.Number))
 	})
 	return &q

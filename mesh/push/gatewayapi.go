@@ -86,12 +86,12 @@ func (g *gatewayAPI) gateway(l *gatewayapi.Listener) *GatewayConfig {
 	_, name, _ := strings.Cut(l.Name, "/")
 	out := &GatewayConfig{
 		Config: &config.Config{Meta: config.Meta{
-			Key: config.Key{Kind: config.Gateway, Namespace: l.Of.Namespace, Name: name}, Created: l.Created,
+			Key: config.Key{Kind: config.Gateway, Namespace: l.Of.Namespace, Name: name}, Created: l.Age.Created, Order: l.Age.StoreOrder,
 		}},
 		Gateway: &networking.Gateway{Servers: []*networking.Server{l.Server}}, of: l.Of, services: l.Services,
 	}
 	i := slices.IndexFunc(g.gateways, func(o *GatewayConfig) bool {
-		return o.Name == out.Name && o.of == out.of && o.Created.Equal(out.Created) && slices.Equal(o.services, out.services) && proto.Equal(o.Gateway, out.Gateway)
+		return o.Name == out.Name && o.of == out.of && o.Age().Compare(out.Age()) == 0 && slices.Equal(o.services, out.services) && proto.Equal(o.Gateway, out.Gateway)
 	})
 	if i >= 0 {
 		return g.gateways[i]
@@ -102,7 +102,7 @@ func (g *gatewayAPI) gateway(l *gatewayapi.Listener) *GatewayConfig {
 // routesOf returns routes of the Gateway API as a VirtualService.
 func routesOf(r *gatewayapi.Routes) *VirtualService {
 	vs := &VirtualService{
-		Config: &config.Config{Meta: config.Meta{Key: r.Of, Created: r.Created}}, Rule: r.Rule,
+		Config: &config.Config{Meta: config.Meta{Key: r.Of, Created: r.Age.Created, Order: r.Age.StoreOrder}}, Rule: r.Rule,
 		Gateways: r.Rule.GetGateways(), ExportTo: everywhere, GatewayAPI: true, origins: r.Origins,
 	}
 	for _, host := range r.Rule.GetHosts() {
@@ -116,7 +116,7 @@ func routesOf(r *gatewayapi.Routes) *VirtualService {
 
 // sameRoutes reports whether two VirtualServices that were made of the Gateway API are equal.
 func (vs *VirtualService) sameRoutes(o *VirtualService) bool {
-	return vs.Meta.Key == o.Meta.Key && vs.Created.Equal(o.Created) && maps.Equal(vs.ExportTo, o.ExportTo) && slices.Equal(vs.origins, o.origins) &&
+	return vs.Meta.Key == o.Meta.Key && vs.Age().Compare(o.Age()) == 0 && maps.Equal(vs.ExportTo, o.ExportTo) && slices.Equal(vs.origins, o.origins) &&
 		proto.Equal(vs.Rule, o.Rule)
 }
 

@@ -113,7 +113,7 @@ func TestAServiceOfKubernetesComesBeforeServiceEntriesOfOthers(t *testing.T) {
 		d := &documents{}
 		add := func(namespace, registry string, created time.Time) {
 			d.services = append(d.services, &service.Service{
-				Hostname: host, Namespace: namespace, Registry: registry, Created: created, ExportTo: everywhere, Ports: []service.Port{{Name: "http", Number: 80, Protocol: service.HTTP}},
+				Hostname: host, Namespace: namespace, Registry: registry, Age: config.Age{Created: created}, ExportTo: everywhere, Ports: []service.Port{{Name: "http", Number: 80, Protocol: service.HTTP}},
 			})
 		}
 		of := created

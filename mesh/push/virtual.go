@@ -363,7 +363,7 @@ func compareServices(a, b *service.Service) int {
 		}
 		return 1
 	}
-	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Hostname, b.Hostname), cmp.Compare(a.Namespace, b.Namespace))
+	return cmp.Or(a.Age.Compare(b.Age), cmp.Compare(a.Hostname, b.Hostname), cmp.Compare(a.Namespace, b.Namespace))
 }
 
 // precedes reports whether proxies of a namespace mean a rather than b, which has the same host and comes later in the order of

@@ -4,7 +4,8 @@ import (
 	"cmp"
 	"hash/fnv"
 	"net/netip"
-	"time"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
 )
 
 // The addresses that services without one are given are numbered: number n stands for
@@ -58,7 +59,7 @@ type allocation struct {
 // claim is the claim of a service to an address.
 type claim struct {
 	key         Key
-	created     time.Time
+	age         config.Age
 	first, step uint32
 	tries       uint32 // how many addresses were tried in vain
 }
@@ -74,13 +75,13 @@ func (c *claim) number() uint32 {
 
 // before reports whether c keeps an address that both claim.
 func (c *claim) before(o *claim) bool {
-	return cmp.Or(c.created.Compare(o.created), CompareKeys(c.key, o.key)) < 0
+	return cmp.Or(c.age.Compare(o.age), CompareKeys(c.key, o.key)) < 0
 }
 
-// set says that a service, created at a time, needs an address.
-func (a *allocation) set(key Key, created time.Time) {
+// set says that a service of an age needs an address.
+func (a *allocation) set(key Key, age config.Age) {
 	if old := a.claims[key]; old != nil {
-		if old.created.Equal(created) {
+		if old.age.Compare(age) == 0 {
 			return
 		}
 		a.remove(key)
@@ -88,7 +89,7 @@ func (a *allocation) set(key Key, created time.Time) {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(key.String())) // a hash has no errors
 	sum := h.Sum64()
-	c := &claim{key: key, created: created, first: uint32(sum % autoAddresses), step: 1 + uint32(sum>>32%(autoAddresses-1))}
+	c := &claim{key: key, age: age, first: uint32(sum % autoAddresses), step: 1 + uint32(sum>>32%(autoAddresses-1))}
 	a.claims[key] = c
 	a.place(c)
 }

@@ -37,11 +37,11 @@ func (a *allocation) all() map[Key]string {
 	return out
 }
 
-// crowded returns keys with their times of creation, of which many try the same addresses.
-func crowded(n int) map[Key]time.Time {
-	out := map[Key]time.Time{}
+// crowded returns keys with their ages, of which many try the same addresses.
+func crowded(n int) map[Key]config.Age {
+	out := map[Key]config.Age{}
 	for i := range n {
-		out[Key{Hostname(fmt.Sprintf("h%d.test", i)), "default"}] = time.Unix(int64(i%7), 0)
+		out[Key{Hostname(fmt.Sprintf("h%d.test", i)), "default"}] = config.Age{Created: time.Unix(int64(i%7), 0)}
 	}
 	return out
 }
@@ -63,7 +63,7 @@ func TestAutomaticAddressesDoNotDependOnTheOrder(t *testing.T) {
 		got.set(key, keys[key])
 		if i%500 == 0 { // one that goes again leaves nothing behind
 			other := Key{key.Hostname, "other"}
-			got.set(other, time.Time{})
+			got.set(other, config.Age{})
 			got.remove(other)
 		}
 	}
@@ -76,12 +76,12 @@ func TestAnOlderServiceKeepsItsAddress(t *testing.T) {
 	a := newAllocation()
 	keys := slices.SortedFunc(maps.Keys(crowded(5000)), CompareKeys)
 	for _, key := range keys {
-		a.set(key, time.Unix(1, 0))
+		a.set(key, config.Age{Created: time.Unix(1, 0)})
 	}
 	before := a.all()
 	a.take()
 	for i := range 5000 {
-		a.set(Key{Hostname(fmt.Sprintf("younger%d.test", i)), "default"}, time.Unix(2, 0))
+		a.set(Key{Hostname(fmt.Sprintf("younger%d.test", i)), "default"}, config.Age{Created: time.Unix(2, 0)})
 	}
 	after := a.all()
 	for _, key := range keys {
@@ -97,7 +97,7 @@ func TestAnOlderServiceKeepsItsAddress(t *testing.T) {
 func TestAnAddressThatADocumentNamesIsGivenToNobody(t *testing.T) {
 	a := newAllocation()
 	key := Key{"a.test", "default"}
-	a.set(key, time.Time{})
+	a.set(key, config.Age{})
 	first := a.of(key)
 	a.fix(first[0])
 	a.fix(first[1])
@@ -125,8 +125,8 @@ func TestWhenNoAddressIsLeftTheYoungestHasNone(t *testing.T) {
 		}
 	}
 	older, younger := Key{"a.test", "default"}, Key{"b.test", "default"}
-	a.set(younger, time.Unix(2, 0))
-	a.set(older, time.Unix(1, 0))
+	a.set(younger, config.Age{Created: time.Unix(2, 0)})
+	a.set(older, config.Age{Created: time.Unix(1, 0)})
 	if got := a.of(older); !slices.Equal(got, autoAddress(7)) {
 		t.Errorf("the older has %v", got)
 	}

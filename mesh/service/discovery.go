@@ -142,7 +142,7 @@ func (d *Discovery) ServiceOf(host Hostname) *Service {
 	var best *Service
 	for _, r := range d.registries {
 		for _, s := range r.ServicesOf(host) {
-			if best == nil || s.Registry == best.Registry && s.Key() != best.Key() && s.Created.Before(best.Created) {
+			if best == nil || s.Registry == best.Registry && s.Key() != best.Key() && s.Age.Compare(best.Age) < 0 {
 				best = s
 			}
 		}

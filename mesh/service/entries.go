@@ -300,7 +300,7 @@ func (r *Entries) allocate(touched map[Key]struct{}) map[Key]struct{} {
 		needs := len(entries) > 0 && entries[0].allocates(key.Hostname) && len(entries[0].assigned[key.Hostname]) == 0 &&
 			len(r.service(key, entries).Addresses) == 0
 		if needs {
-			r.auto.set(key, entries[0].config.Created)
+			r.auto.set(key, entries[0].config.Age())
 		} else {
 			r.auto.remove(key)
 		}
@@ -409,7 +409,7 @@ func (r *Entries) describe(key Key, en *entry) *Service {
 		ExportTo:     r.options.exportTo(key.Namespace, en.spec.ExportTo), DefaultExport: len(en.spec.ExportTo) == 0,
 		Labels: en.config.Labels, ServiceAccounts: appendNew(nil, en.spec.SubjectAltNames),
 		Distribution: ParseDistribution(en.config.Annotations[annotationDistribution]),
-		Addresses:    slices.Clone(en.addresses), Created: en.config.Created, Registry: r.shard.Registry, Origin: en.config.Key,
+		Addresses:    slices.Clone(en.addresses), Age: en.config.Age(), Registry: r.shard.Registry, Origin: en.config.Key,
 	}
 	for _, port := range en.spec.Ports {
 		p := Port{Name: port.Name, Number: port.Number, Protocol: ParseProtocol(port.Protocol)}

@@ -356,7 +356,7 @@ func (r *Kubernetes) describe(o *object) *Service {
 	c, spec := o.config, &o.spec.Spec
 	exportTo := list(c.Annotations[annotationExportTo])
 	s := &Service{
-		Hostname: o.key.Hostname, Namespace: c.Namespace, Name: c.Name, Labels: c.Labels, Created: c.Created,
+		Hostname: o.key.Hostname, Namespace: c.Namespace, Name: c.Name, Labels: c.Labels, Age: c.Age(),
 		Registry: kubernetes, Origin: c.Key, ExportTo: r.options.exportTo(c.Namespace, exportTo), DefaultExport: len(exportTo) == 0,
 		ServiceAccounts: list(c.Annotations[annotationCanonicalAccounts]),
 		Distribution:    ParseDistribution(c.Annotations[annotationDistribution]),

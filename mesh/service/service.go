@@ -12,7 +12,6 @@ package service
 
 import (
 	"strings"
-	"time"
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
 )
@@ -166,7 +165,7 @@ type Service struct {
 	Labels        map[string]string
 	// ServiceAccounts are the SPIFFE ids that its endpoints may have, sorted.
 	ServiceAccounts []string
-	Created         time.Time
+	Age             config.Age
 	// Registry names the registry that knows it: "Kubernetes" or External.
 	Registry string
 	Origin   config.Key

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -152,8 +153,66 @@ func (p *Plan) phases() (phases [][]int) {
 	return phases
 }
 
+// creator is a config.Writer that stores new documents together, all or none.
+type creator interface {
+	CreateTogether(ctx context.Context, documents []*config.Config) error
+}
+
+// together is how many documents a creator is given at once.
+const together = 64
+
+// create makes the new documents of one phase, the oldest first, so that of two that ask for the same the one has it that has it where
+// they come from: several at once, and, if that cannot be done, one after the other. It returns the other changes of the phase, and how
+// many have failed.
+func (p *Plan) create(ctx context.Context, w config.Writer, indexes []int, done func(Action)) (others []int, failed int) {
+	c, ok := w.(creator)
+	if !ok {
+		return indexes, 0
+	}
+	var created []int
+	for _, i := range indexes {
+		if p.Actions[i].Verb == Created {
+			created = append(created, i)
+		} else {
+			others = append(others, i)
+		}
+	}
+	slices.SortStableFunc(created, func(i, j int) int {
+		a, b := p.Actions[i].New, p.Actions[j].New
+		if a.Created.IsZero() != b.Created.IsZero() {
+			if b.Created.IsZero() {
+				return -1
+			}
+			return 1 // it is created now
+		}
+		return config.Older(a, b)
+	})
+	for some := range slices.Chunk(created, together) {
+		documents := make([]*config.Config, 0, len(some))
+		for _, i := range some {
+			documents = append(documents, p.Actions[i].New)
+		}
+		err := c.CreateTogether(ctx, documents)
+		for _, i := range some {
+			a := &p.Actions[i]
+			switch {
+			case errors.Is(err, config.ErrUnanswered):
+				a.Err = err // each of them would wait as long
+			case err != nil:
+				a.Err = a.do(ctx, w)
+			}
+			if a.Err != nil {
+				failed++
+			}
+			done(*a)
+		}
+	}
+	return others, failed
+}
+
 // do makes the changes of one phase, and returns how many have failed.
 func (p *Plan) do(ctx context.Context, w config.Writer, indexes []int, done func(Action)) (failed int) {
+	indexes, failed = p.create(ctx, w, indexes, done)
 	next := make(chan int)
 	var mu sync.Mutex
 	var running sync.WaitGroup

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -157,4 +158,90 @@ func TestAPlanEndsWithItsContext(t *testing.T) {
 	if err := p.Do(ctx, slow{}, func(Action) {}); err == nil {
 		t.Error("no error")
 	}
+}
+
+// together is a store that takes several new documents at once, and remembers in which order it got them.
+type togetherStore struct {
+	*config.Memory
+	refuse  func(documents []*config.Config) error
+	batches [][]string
+	alone   []string
+}
+
+func (s *togetherStore) CreateTogether(_ context.Context, documents []*config.Config) error {
+	if err := s.refuse(documents); err != nil {
+		return err
+	}
+	var names []string
+	for _, doc := range documents {
+		names = append(names, doc.Namespace+"/"+doc.Name)
+	}
+	s.batches = append(s.batches, names)
+	return nil
+}
+
+func (s *togetherStore) Create(ctx context.Context, doc *config.Config) (string, error) {
+	s.alone = append(s.alone, doc.Name)
+	return s.Memory.Create(ctx, doc)
+}
+
+// The order in which a store gets new documents is their age: it is that of the documents' own times, by kind, and by name where these are
+// the same. Documents without a time are created now.
+func TestPlan_CreatesTheOldestFirst(t *testing.T) {
+	var documents []*config.Config
+	for _, d := range []struct {
+		namespace, name string
+		created         int64
+	}{{"b", "young", 9}, {"z", "same", 5}, {"a", "same", 5}, {"c", "untimed", 0}, {"b", "old", 1}} {
+		doc := read(t, d.name, d.namespace)
+		if d.created > 0 {
+			doc.Created = time.Unix(d.created, 0)
+		}
+		documents = append(documents, doc)
+	}
+	s := &togetherStore{Memory: config.NewMemory(), refuse: func([]*config.Config) error { return nil }}
+	if err := New(nil, documents, false).Do(t.Context(), s, func(Action) {}); err != nil {
+		t.Fatal(err)
+	}
+	if want := [][]string{{"b/old", "a/same", "z/same", "b/young", "c/untimed"}}; !reflect.DeepEqual(s.batches, want) {
+		t.Errorf("created as %v, want %v", s.batches, want)
+	}
+}
+
+// If a store does not take documents together, each is created by itself, in the same order, and those that can be are; one that does not
+// answer is not asked again for each.
+func TestPlan_DocumentsThatAreNotCreatedTogetherAreCreatedAlone(t *testing.T) {
+	var documents []*config.Config
+	for i, name := range []string{"c", "b", "a"} {
+		doc := read(t, name, "shop")
+		doc.Created = time.Unix(int64(i+1), 0)
+		documents = append(documents, doc)
+	}
+	s := &togetherStore{Memory: config.NewMemory(), refuse: func([]*config.Config) error { return config.ErrExists }}
+	if _, err := s.Memory.Create(t.Context(), documents[1]); err != nil {
+		t.Fatal(err)
+	}
+	var failed []string
+	err := New(nil, documents, false).Do(t.Context(), s, func(a Action) {
+		if a.Err != nil {
+			failed = append(failed, a.Key.Name)
+		}
+	})
+	if err == nil || !slices.Equal(failed, []string{"b"}) || !slices.Equal(s.alone, []string{"c", "b", "a"}) {
+		t.Errorf("error %v, failed %v, asked for %v", err, failed, s.alone)
+	}
+	s = &togetherStore{Memory: config.NewMemory(), refuse: func([]*config.Config) error { return fmt.Errorf("etcd: %w", config.ErrUnanswered) }}
+	if err := New(nil, documents, false).Do(t.Context(), s, func(Action) {}); err == nil || len(s.alone) != 0 {
+		t.Errorf("error %v, asked for %v", err, s.alone)
+	}
+}
+
+func read(t *testing.T, name, namespace string) *config.Config {
+	t.Helper()
+	text := fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: %s, namespace: %s}\nspec: {address: 10.0.0.1}\n", name, namespace)
+	documents, broken := config.Read("documents.yaml", []byte(text))
+	if broken != nil || documents[0].Config == nil {
+		t.Fatal(broken, documents)
+	}
+	return documents[0].Config
 }

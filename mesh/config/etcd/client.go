@@ -252,6 +252,9 @@ func (c *Client) Close() {
 // errDenied is the error of what the user may not do.
 var errDenied = errors.New("etcd does not permit it")
 
+// Denied reports whether an error says that etcd does not permit it.
+func Denied(err error) bool { return errors.Is(err, errDenied) }
+
 // Explain returns an error of etcd with what to do about it.
 func (c *Client) Explain(err error) error {
 	err = rpctypes.Error(err)

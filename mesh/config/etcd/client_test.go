@@ -80,7 +80,7 @@ func TestASecretIsStoredEncrypted(t *testing.T) {
 		{"short", one, path, `{"sealed":"AAAA"}`, "not encrypted"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, got, problems := tc.client.decode(tc.path, []byte(tc.value), 7)
+			_, got, problems := tc.client.decode(tc.path, []byte(tc.value), 7, config.StoreOrder{})
 			switch {
 			case tc.want == "":
 				if got == nil || config.ContentVersion(got) != config.ContentVersion(doc) {
@@ -109,10 +109,10 @@ func TestASecretIsEncryptedWithAnotherKey(t *testing.T) {
 	path := old.path(doc.Meta.Key)
 	after, err := both.sealer.Reseal(doc.Meta.Key, before)
 	check(t, err)
-	if _, got, problems := latest.decode(path, after, 7); got == nil || config.ContentVersion(got) != config.ContentVersion(doc) {
+	if _, got, problems := latest.decode(path, after, 7, config.StoreOrder{}); got == nil || config.ContentVersion(got) != config.ContentVersion(doc) {
 		t.Errorf("with the new key: %v", problems)
 	}
-	if _, got, _ := old.decode(path, after, 7); got != nil {
+	if _, got, _ := old.decode(path, after, 7, config.StoreOrder{}); got != nil {
 		t.Error("the old key decrypts it")
 	}
 	if got := config.AuthorOf(after); got != config.AuthorOf(before) || got.Name != "alice" {

@@ -57,7 +57,10 @@ type SourceConfig struct {
 	// AllowEmpty lets a store without any document count as one that has none. Otherwise it is one that is not filled yet: the
 	// copy is not complete at a start, and later keeps what it had.
 	AllowEmpty bool
-	Log        *slog.Logger
+	// TimeIsAge takes metadata.creationTimestamp, which the author of a document writes, for its age, as versions before did, instead of
+	// the create_revision of its key.
+	TimeIsAge bool
+	Log       *slog.Logger
 }
 
 // Source is a copy of the documents in a store. Create one with NewSource.
@@ -65,6 +68,7 @@ type Source struct {
 	config.Handlers
 	client     *Client
 	allowEmpty bool
+	timeIsAge  bool
 	log        *slog.Logger
 	index      config.Index
 	file       *journal.Journal[position] // nil for none
@@ -78,6 +82,8 @@ type Source struct {
 	lastValid map[config.Key]*config.Config
 	confirmAt time.Time
 	rewriteAt time.Time
+	// ages are those that documents keep.
+	ages Ages
 	// filledAt is when a store that was empty at the start counts as filled; the zero time for never.
 	filledAt time.Time
 
@@ -90,6 +96,7 @@ type Source struct {
 	since    time.Time           // since when it does not, or since when the copy is of the file
 	fromFile bool                // the copy is of the file, and not of the store yet
 	empty    bool                // the store has no document
+	noAges   *config.Problem     // why the ages that documents keep are not known; nil
 }
 
 var _ config.Source = (*Source)(nil)
@@ -97,7 +104,7 @@ var _ config.Source = (*Source)(nil)
 // NewSource returns the copy of a store, which is empty until Run.
 func NewSource(cfg SourceConfig) *Source {
 	s := &Source{
-		client: cfg.Client, allowEmpty: cfg.AllowEmpty, log: cfg.Log.With("name", cfg.Client.String()), stale: true,
+		client: cfg.Client, allowEmpty: cfg.AllowEmpty, timeIsAge: cfg.TimeIsAge, log: cfg.Log.With("name", cfg.Client.String()), stale: true,
 		problems: make(map[string][]config.Problem), held: make(map[config.Key]bool),
 	}
 	if cfg.File != "" {
@@ -186,6 +193,9 @@ func (s *Source) Problems() []config.Problem {
 	if s.empty && s.synced && !s.allowEmpty {
 		out = append(out, config.Problem{File: s.client.String(), Message: "the store has no document any more: what it had stays in use until it has one again; with --allow-empty it goes"})
 	}
+	if s.noAges != nil {
+		out = append(out, *s.noAges)
+	}
 	for _, key := range slices.SortedFunc(maps.Keys(s.held), config.CompareKeys) {
 		if s.empty {
 			break
@@ -235,7 +245,11 @@ func (s *Source) load() {
 	}
 	s.at = at
 	for path, r := range records {
-		if key, doc, _ := s.client.decode(path, r.Value, r.Modified); doc != nil {
+		order := config.StoreOrder{Revision: r.Created, Rank: r.Rank}
+		if s.timeIsAge {
+			order = config.StoreOrder{}
+		}
+		if key, doc, _ := s.client.decode(path, r.Value, r.Modified, order); doc != nil {
 			s.lastValid[key] = doc
 		}
 	}
@@ -321,8 +335,42 @@ func (s *Source) readAll(ctx context.Context) error {
 		return err
 	}
 	l.at.Mark, l.history = before.Mark, h
+	if err := s.readAges(ctx, l); err != nil {
+		return err
+	}
 	s.take(l, asked)
 	return nil
+}
+
+// readAges reads the ages that documents keep.
+func (s *Source) readAges(ctx context.Context, l *listing) error {
+	if s.timeIsAge {
+		return nil
+	}
+	ages, err := s.client.agesFor(ctx, l)
+	var problem *config.Problem
+	switch {
+	case errors.Is(err, errDenied):
+		problem = s.client.unknownAges(err)
+		s.log.Warn("the ages that documents keep are not known: who was first in etcd has what two ask for", "err", err)
+	case err != nil:
+		return err
+	default:
+		s.ages = ages
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.noAges = problem
+	return nil
+}
+
+// decode reads a document of etcd with its age.
+func (s *Source) decode(kv *mvccpb.KeyValue) (config.Key, *config.Config, []config.Problem) {
+	var order config.StoreOrder
+	if !s.timeIsAge {
+		order = s.ages.order(string(kv.Key), kv.CreateRevision)
+	}
+	return s.client.decode(string(kv.Key), kv.Value, kv.ModRevision, order)
 }
 
 // take takes in what the store has, as it was asked at a time.
@@ -346,7 +394,7 @@ func (s *Source) take(l *listing, asked time.Time) {
 	problems := make(map[string][]config.Problem)
 	put, removed := 0, 0
 	for _, kv := range l.kvs {
-		key, doc, found := s.client.decodeKV(kv)
+		key, doc, found := s.decode(kv)
 		if len(found) > 0 {
 			problems[string(kv.Key)] = found
 			s.logProblems(string(kv.Key), found)
@@ -428,7 +476,9 @@ func (s *Source) rewrite() {
 			continue // of a Secret whose key was taken away
 		}
 		revision, _ := parseVersion(doc.ResourceVersion)
-		records = append(records, journal.Record{Key: s.client.path(doc.Meta.Key), Modified: revision, Value: value})
+		records = append(records, journal.Record{
+			Key: s.client.path(doc.Meta.Key), Modified: revision, Created: doc.Order.Revision, Rank: doc.Order.Rank, Value: value,
+		})
 	}
 	s.wrote(s.file.Replace(s.kept(), records))
 }
@@ -485,9 +535,9 @@ func (s *Source) event(e *clientv3.Event) (r journal.Record, ok bool) {
 		ok = true
 	case e.Type != mvccpb.Event_DELETE:
 		var doc *config.Config
-		if _, doc, found = s.client.decodeKV(e.Kv); doc != nil {
+		if _, doc, found = s.decode(e.Kv); doc != nil {
 			s.put(doc)
-			r.Value, ok = e.Kv.Value, true
+			r.Value, r.Created, r.Rank, ok = e.Kv.Value, doc.Order.Revision, doc.Order.Rank, true
 		}
 	}
 	s.logProblems(path, found)

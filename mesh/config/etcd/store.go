@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,17 +28,82 @@ func (c *Client) Create(ctx context.Context, doc *config.Config) (version string
 	return c.put(ctx, doc, now, 0)
 }
 
-// Import stores a document as it is, with its time of creation or without one, in place of any that has its key.
-func (c *Client) Import(ctx context.Context, doc *config.Config) error {
-	value, err := c.valid(doc, time.Now())
-	if err != nil {
-		return err
+// CreateTogether stores new documents in one transaction, all of them or none: then they have one age for the store, and among them the
+// time of creation decides. Those that have none get this time. Its errors are config.ErrExists, *config.InvalidError, and those of etcd,
+// which takes a limited number of documents and bytes in a transaction (MaxTogether).
+func (c *Client) CreateTogether(ctx context.Context, documents []*config.Config) error {
+	now := time.Now().Truncate(time.Second)
+	conditions := make([]clientv3.Cmp, 0, len(documents))
+	puts := make([]clientv3.Op, 0, len(documents))
+	for _, doc := range documents {
+		if doc.Created.IsZero() {
+			created := *doc
+			created.Created = now
+			doc = &created
+		}
+		value, err := c.valid(doc, now)
+		if err != nil {
+			return err
+		}
+		path := c.path(doc.Meta.Key)
+		conditions = append(conditions, at(path, 0))
+		puts = append(puts, clientv3.OpPut(path, string(value)))
 	}
-	_, err = c.txn(ctx, nil, clientv3.OpPut(c.path(doc.Meta.Key), string(value)), nil)
-	if err != nil {
-		return c.unknown(doc.Meta.Key, err)
+	resp, err := c.transaction(ctx, conditions, puts, nil)
+	switch {
+	case err != nil:
+		return c.unknown(documents[0].Meta.Key, err)
+	case !resp.Succeeded:
+		return config.ErrExists
 	}
 	return nil
+}
+
+// MaxTogether is how many documents are put into one transaction: half of what etcd takes by default (--max-txn-ops), so that documents
+// of usual sizes have less than 1.5 MiB together (--max-request-bytes).
+const MaxTogether = 64
+
+// Import is ImportAll for one document.
+func (c *Client) Import(ctx context.Context, doc *config.Config) error {
+	_, err := c.ImportAll(ctx, []*config.Config{doc})
+	return err
+}
+
+// ImportAll stores documents as they are, with their times of creation or without, in place of any that have their keys, in transactions of
+// few. Those that are new get their age in the order of the list. It returns how many were stored.
+func (c *Client) ImportAll(ctx context.Context, documents []*config.Config) (stored int, err error) {
+	for some := range slices.Chunk(documents, MaxTogether) {
+		var puts []clientv3.Op
+		size := 0
+		write := func() error {
+			if len(puts) == 0 {
+				return nil
+			}
+			if _, err := c.transaction(ctx, nil, puts, nil); err != nil {
+				return c.unknown(documents[stored].Meta.Key, err)
+			}
+			stored += len(puts)
+			puts, size = nil, 0
+			return nil
+		}
+		for _, doc := range some {
+			value, err := c.valid(doc, time.Now())
+			if err != nil {
+				return stored, err
+			}
+			if size += len(value); size > maxDocument {
+				if err := write(); err != nil {
+					return stored, err
+				}
+				size = len(value)
+			}
+			puts = append(puts, clientv3.OpPut(c.path(doc.Meta.Key), string(value)))
+		}
+		if err := write(); err != nil {
+			return stored, err
+		}
+	}
+	return stored, nil
 }
 
 // Update replaces the document that has doc's resource version. It keeps the time of creation if doc has none. Its errors are
@@ -111,13 +177,18 @@ func (c *Client) put(ctx context.Context, doc *config.Config, now time.Time, rev
 
 // txn makes a change if conditions hold, and does something else otherwise.
 func (c *Client) txn(ctx context.Context, conditions []clientv3.Cmp, then clientv3.Op, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+	return c.transaction(ctx, conditions, []clientv3.Op{then}, otherwise)
+}
+
+// transaction is txn for several changes.
+func (c *Client) transaction(ctx context.Context, conditions []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
 	client, err := c.connection(ctx)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return client.Txn(ctx).If(conditions...).Then(then).Else(otherwise...).Commit()
+	return client.Txn(ctx).If(conditions...).Then(then...).Else(otherwise...).Commit()
 }
 
 // at is the condition that a key has a revision; 0 if there is none.
@@ -137,7 +208,7 @@ func (c *Client) valid(doc *config.Config, at time.Time) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", doc.Meta.Key, err)
 	}
-	if _, read, problems := c.decode(c.path(doc.Meta.Key), value, 1); read == nil {
+	if _, read, problems := c.decode(c.path(doc.Meta.Key), value, 1, config.StoreOrder{}); read == nil {
 		for i := range problems {
 			problems[i].File = ""
 		}
@@ -150,7 +221,7 @@ func (c *Client) valid(doc *config.Config, at time.Time) ([]byte, error) {
 func (c *Client) unknown(key config.Key, err error) error {
 	explained := c.Explain(err)
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		return fmt.Errorf("%s: %w; it is not known whether the change was made", key, explained)
+		return fmt.Errorf("%s: %w; %w", key, explained, config.ErrUnanswered)
 	}
 	return fmt.Errorf("%s: %w", key, explained)
 }
@@ -223,6 +294,7 @@ type Stored struct {
 	Problems []config.Problem
 	Author   config.Author
 	Revision int64
+	path     string
 }
 
 // Listed is what List has read.
@@ -271,12 +343,7 @@ func (c *Client) listUnder(ctx context.Context, prefix string) (out []Stored, er
 	if err != nil {
 		return nil, err
 	}
-	for _, kv := range l.kvs {
-		if key, doc, problems := c.decodeKV(kv); key.Kind != "" {
-			out = append(out, Stored{key, doc, problems, config.AuthorOf(kv.Value), kv.ModRevision})
-		}
-	}
-	return out, nil
+	return c.storedOf(l.kvs), nil
 }
 
 // Change is a change of a document in the store.

@@ -26,8 +26,8 @@ func (c *Client) encode(doc *config.Config, at time.Time) ([]byte, error) {
 	return value, err
 }
 
-// decode reads a document, and returns what is wrong in it. The document is nil if there is an error.
-func (c *Client) decode(path string, value []byte, revision int64) (config.Key, *config.Config, []config.Problem) {
+// decode reads a document that has a revision and a place in the history, and returns what is wrong in it. The document is nil if there is an error.
+func (c *Client) decode(path string, value []byte, revision int64, order config.StoreOrder) (config.Key, *config.Config, []config.Problem) {
 	problem := func(key config.Key, format string, args ...any) []config.Problem {
 		return []config.Problem{{File: path, Key: key, Message: fmt.Sprintf(format, args...)}}
 	}
@@ -61,7 +61,7 @@ func (c *Client) decode(path string, value []byte, revision int64) (config.Key, 
 		}
 		stored := *d.Config
 		stored.ResourceVersion = strconv.FormatInt(revision, 10)
-		stored.Origin = path
+		stored.Origin, stored.Order = path, order
 		return key, &stored, d.Problems
 	}
 	names := make([]string, 0, len(documents))
@@ -71,9 +71,9 @@ func (c *Client) decode(path string, value []byte, revision int64) (config.Key, 
 	return key, nil, problem(key, "its value is another document: %q", strings.Join(names, ", "))
 }
 
-// decodeKV is decode for what etcd returns.
+// decodeKV is decode for what etcd returns, with its create_revision as the age.
 func (c *Client) decodeKV(kv *mvccpb.KeyValue) (config.Key, *config.Config, []config.Problem) {
-	return c.decode(string(kv.Key), kv.Value, kv.ModRevision)
+	return c.decode(string(kv.Key), kv.Value, kv.ModRevision, config.StoreOrder{Revision: kv.CreateRevision})
 }
 
 // printable returns a key of no document for messages: anything may stand in it.

@@ -43,9 +43,12 @@ type line[Position any] struct {
 
 // Record is a document as the store has it. Without a value, it was deleted.
 type Record struct {
-	Key      string          `json:"key"`
-	Modified int64           `json:"modified"`
-	Value    json.RawMessage `json:"value,omitempty"`
+	Key      string `json:"key"`
+	Modified int64  `json:"modified"`
+	// Created and Rank are the place of the document in the history of the store; 0 if it has none, or was written by a version before.
+	Created int64           `json:"created,omitempty"`
+	Rank    int64           `json:"rank,omitempty"`
+	Value   json.RawMessage `json:"value,omitempty"`
 }
 
 // Load reads the file. An error says that a part could not be read: what is before it is returned. A file that does not exist

@@ -39,8 +39,8 @@ func written(t *testing.T) *Journal[position] {
 	if full, err := j.Append(position{}, nil); !full || err != nil {
 		t.Errorf("a file that was not written takes something: %v, %v", full, err)
 	}
-	check(t, j.Replace(position{Cluster: 1, Term: 2, Revision: 5}, []Record{{"a", 3, value("a3")}, {"b", 4, value("b4")}}))
-	for _, r := range []Record{{"a", 6, value("a6")}, {"b", 7, nil}, {"c", 8, value("c8")}} {
+	check(t, j.Replace(position{Cluster: 1, Term: 2, Revision: 5}, []Record{{Key: "a", Modified: 3, Value: value("a3")}, {Key: "b", Modified: 4, Value: value("b4")}}))
+	for _, r := range []Record{{Key: "a", Modified: 6, Value: value("a6")}, {Key: "b", Modified: 7}, {Key: "c", Modified: 8, Created: 8, Rank: 2, Value: value("c8")}} {
 		full, err := j.Append(position{Cluster: 1, Term: 2, Revision: r.Modified}, []Record{r})
 		check(t, err)
 		if full {
@@ -64,7 +64,7 @@ func TestAFileHasWhatWasKept(t *testing.T) {
 	if want := []string{`a="a6"`, `c="c8"`}; at != (position{Cluster: 1, Term: 2, Revision: 8}) || !slices.Equal(got, want) {
 		t.Errorf("%+v %q, want %q", at, got, want)
 	}
-	check(t, j.Replace(position{Cluster: 1, Term: 2, Revision: 9}, []Record{{"d", 9, value("d9")}}))
+	check(t, j.Replace(position{Cluster: 1, Term: 2, Revision: 9}, []Record{{Key: "d", Modified: 9, Value: value("d9")}}))
 	if at, got := contents(t, j.Path); at.Revision != 9 || !slices.Equal(got, []string{`d="d9"`}) {
 		t.Errorf("%+v %q after it was written anew", at, got)
 	}

@@ -231,6 +231,10 @@ func (e *Environment) Status() Status {
 		s.Problems = append(s.Problems, "this replica is behind the others, and serves nobody: "+why)
 	}
 	problems := e.config.Problems()
+	if s.Ready {
+		warnings, _ := e.warnings.current()
+		problems = append(problems, warnings...)
+	}
 	for _, p := range problems[:min(len(problems), maxProblems)] {
 		s.Problems = append(s.Problems, p.String())
 	}

@@ -34,7 +34,7 @@ func (e *Environment) Explain(node string, req inspect.Request) (*inspect.Explan
 		req.Addresses = svc.AddressesIn(who.Cluster)
 	}
 	explanation := inspect.Explain(served[0], req)
-	explanation.Warnings = served[0].Warnings()
+	explanation.Warnings = append(served[0].Warnings(), e.warnings.about(req.Host)...)
 	addNetworks(explanation, served[0])
 	e.addServers(explanation, req, who)
 	e.addPlaces(explanation)

@@ -129,6 +129,7 @@ type Environment struct {
 	lock      *os.File              // of the state directory; nil for none
 	keys      *jwks.Store
 	registrar *register.Registrar
+	warnings  *warnings
 	discovery *service.Discovery
 	server    *server.Server
 	xds       *downstream.Server
@@ -274,6 +275,7 @@ func (e *Environment) assemble() {
 			e.cfg.Log.Warn("part of a document is not used", "name", c.Key.String(), "err", err)
 		},
 	}
+	e.warnings = newWarnings(e.config, e.cfg.Domain, e.metrics, e.cfg.Log)
 	e.registrar = register.New(e.config, e.cfg.Log)
 	if e.replica != nil {
 		e.registrar.Share(register.Sharing{Replica: e.replica.ID(), Store: e.store, Live: e.liveReplicas, Lacks: e.lacks})
@@ -395,6 +397,10 @@ func (e *Environment) Run(ctx context.Context) error {
 		e.logProblems()
 		e.listening.Store(true)
 		eg.Go(func() error { return e.server.Run(behind) })
+		eg.Go(func() error {
+			e.warnings.Run(behind)
+			return nil
+		})
 		return e.serve(ctx, listeners)
 	})
 	return eg.Wait()

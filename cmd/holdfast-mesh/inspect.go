@@ -9,12 +9,9 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -25,42 +22,11 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh"
 	"github.com/holdfast-xds/holdfast/mesh/config"
-	"github.com/holdfast-xds/holdfast/mesh/config/dir"
 	"github.com/holdfast-xds/holdfast/mesh/replica"
 )
 
 // askTimeout is how long a command waits for the status of a server.
 const askTimeout = 10 * time.Second
-
-const validateLong = `Check documents without serving them: every error and warning with file, line and field. Errors are
-what serve would not take. Warnings are fields that have no effect, and references to hosts, subsets,
-gateways and delegates that no document defines. With errors, the exit code is 1.`
-
-func newValidate(stdout io.Writer) *cobra.Command {
-	return &cobra.Command{
-		Use: "validate DIR|FILE…", Short: "check documents", Long: validateLong,
-		Example: "holdfast-mesh validate ./mesh",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return errors.New("no directory or file to check")
-			}
-			return nil
-		},
-		RunE: func(_ *cobra.Command, args []string) error {
-			signal.Reset(os.Interrupt, syscall.SIGTERM) // they end it at once: there is nothing to clean up
-			problems := dir.Validate(args...)
-			for _, p := range problems {
-				if _, err := fmt.Fprintln(stdout, p); err != nil {
-					return cli.Failed(err)
-				}
-			}
-			if config.Invalid(problems) {
-				return cli.ErrReported
-			}
-			return nil
-		},
-	}
-}
 
 // ask gets a path of a server's admin address.
 func ask(ctx context.Context, admin, path string, into any) error {

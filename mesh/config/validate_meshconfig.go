@@ -15,6 +15,7 @@ const maxConnectTimeout = 30 * time.Second
 // validateMeshConfig checks a mesh configuration. What is not set has Istio's default.
 func validateMeshConfig(k *checker, spec *meshv1alpha1.MeshConfig) {
 	root := (*path)(nil)
+	k.meshAnnotations()
 	for _, port := range []struct {
 		field  string
 		number int32

@@ -193,7 +193,7 @@ func (h *hosts) mostSpecific(services []*service.Service) map[service.Hostname]*
 				continue
 			}
 			for _, svc := range services {
-				if svc.Hostname.SubsetOf(host) && len(host) > length[svc.Hostname] {
+				if svc.Hostname.SubsetOf(host) && len(host) > length[svc.Hostname] && h.snap.Grants(vs, h.view.Namespace(), svc.Hostname) {
 					best[svc.Hostname], length[svc.Hostname] = vs, len(host)
 				}
 			}

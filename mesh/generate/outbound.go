@@ -338,7 +338,7 @@ func (ls *outboundListeners) httpManagerOf(listener, routes string, protocol ser
 // VirtualServices by SNI, or one to the service.
 func (ls *outboundListeners) tlsChains(e *push.Egress, svc *service.Service, port service.Port, prefixes []string, wildcard bool) (out []*chain) {
 	for _, vs := range e.Virtual {
-		if !slices.ContainsFunc(vs.Hosts, svc.Hostname.Matches) {
+		if !slices.ContainsFunc(vs.Hosts, svc.Hostname.Matches) || !ls.snap.Grants(vs, ls.view.Namespace(), svc.Hostname) {
 			continue
 		}
 		for _, route := range vs.Rule.GetTls() {
@@ -373,7 +373,7 @@ func (ls *outboundListeners) tlsChains(e *push.Egress, svc *service.Service, por
 // service.
 func (ls *outboundListeners) tcpChains(e *push.Egress, svc *service.Service, port service.Port, prefixes []string) (out []*chain) {
 	for _, vs := range e.Virtual {
-		if !slices.ContainsFunc(vs.Hosts, svc.Hostname.Matches) {
+		if !slices.ContainsFunc(vs.Hosts, svc.Hostname.Matches) || !ls.snap.Grants(vs, ls.view.Namespace(), svc.Hostname) {
 			continue
 		}
 		for _, route := range vs.Rule.GetTcp() {

@@ -31,6 +31,10 @@ type Snapshot struct {
 	// Domain is the DNS domain of Kubernetes Services, "cluster.local".
 	Domain string
 
+	// owners are the namespaces whose hosts are, as the mesh configuration says.
+	owners         config.HostOwners
+	scopesGateways bool // a Gateway selects proxies of its own namespace alone
+
 	namespaces   *namespaceIndex
 	clusterLocal []clusterLocal
 
@@ -67,9 +71,14 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	is := func(kind config.Kind) bool { return changed == nil || changed[kind] }
 	s.Mesh = before.Mesh
 	s.clusterLocal = before.clusterLocal
+	s.owners, s.scopesGateways = before.owners, before.scopesGateways
 	if is(config.MeshConfig) {
 		s.Mesh = meshConfig(src)
 		s.clusterLocal = indexClusterLocal(s.Mesh, domain)
+		s.owners, s.scopesGateways = nil, false
+		for _, c := range src.List(config.MeshConfig, "") {
+			s.owners, s.scopesGateways = config.HostOwnersOf(c), config.ScopesGateways(c)
+		}
 	}
 	s.namespaces = before.namespaces
 	if is(config.Namespace) {
@@ -108,8 +117,8 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 		s.sidecars = indexSidecars(src.List(config.Sidecar, ""))
 	}
 	s.gateways = before.gateways
-	if is(config.Gateway) || s.api != before.api {
-		s.gateways = gatewaysOf(src.List(config.Gateway, ""), s.api.gateways, before.gateways)
+	if is(config.Gateway) || s.api != before.api || mesh {
+		s.gateways = s.limitGateways(gatewaysOf(src.List(config.Gateway, ""), s.api.gateways, before.gateways))
 	}
 	s.auth = before.auth
 	if changed[AuthStep] {
@@ -290,6 +299,9 @@ const kubernetes = "Kubernetes"
 // sees reports whether proxies of a namespace see a service.
 func (s *Snapshot) sees(namespace string, svc *service.Service) bool {
 	if svc.Registry != kubernetes {
+		if !s.grants(svc.Namespace, namespace, svc.Hostname) {
+			return false
+		}
 		switch s.entryVisibility(svc.Namespace) {
 		case meshv1alpha1.ServiceEntryVisibility_NONE:
 			return false
@@ -314,6 +326,9 @@ type GatewayConfig struct {
 	// nothing then, and the workloads of services serve it.
 	of       config.Key
 	services []string
+	// limited is what routers of other namespaces have of it, because the mesh configuration names the owners of some of its hosts; nil if
+	// they have the whole.
+	limited *networking.Gateway
 }
 
 // Ref returns the name by which VirtualServices refer to the gateway: namespace/name.
@@ -325,7 +340,15 @@ func (g *GatewayConfig) Ref() string { return g.Namespace + "/" + g.Name }
 func (s *Snapshot) Gateways(v *proxy.View) []*GatewayConfig {
 	var out []*GatewayConfig
 	for _, gw := range s.gateways {
+		if s.scopesGateways && gw.Namespace != v.Namespace() {
+			continue
+		}
 		if v.Type() == proxy.Router && (gw.of == config.Key{} && v.SelectedBy(gw.Gateway.GetSelector()) || gw.of != config.Key{} && gw.servedBy(v)) {
+			if gw.limited != nil && gw.Namespace != v.Namespace() {
+				of := *gw
+				of.Gateway = gw.limited
+				gw = &of
+			}
 			out = append(out, gw)
 		}
 	}

@@ -40,11 +40,13 @@ type virtualIndex struct {
 	all       []*VirtualService
 	byConfig  map[*config.Config]*VirtualService
 	byGateway map[string][]*VirtualService
+	// limited has what proxies of other namespaces have of those of whose hosts the mesh configuration names other owners; nil for nothing.
+	limited map[*VirtualService]*VirtualService
 }
 
 // indexVirtual indexes documents and what was made of the Gateway API.
 func (s *Snapshot) indexVirtual(list []*config.Config, api []*VirtualService, before *virtualIndex) *virtualIndex {
-	idx := &virtualIndex{byConfig: make(map[*config.Config]*VirtualService, len(list)), byGateway: make(map[string][]*VirtualService)}
+	idx := &virtualIndex{byConfig: make(map[*config.Config]*VirtualService, len(list)), byGateway: make(map[string][]*VirtualService), limited: make(map[*VirtualService]*VirtualService)}
 	byKey := make(map[config.Key]*config.Config)
 	roots := make([]*config.Config, 0, len(list))
 	for _, c := range list {
@@ -73,6 +75,13 @@ func (s *Snapshot) indexVirtual(list []*config.Config, api []*VirtualService, be
 		}
 		idx.all = append(idx.all, vs)
 		idx.byConfig[c] = vs
+		if len(s.owners) > 0 {
+			if of, known := before.limitedOf(vs); known {
+				idx.limited[vs] = of
+			} else if of := s.limited(vs); of != vs {
+				idx.limited[vs] = of
+			}
+		}
 		for _, gateway := range vs.Gateways {
 			idx.byGateway[gateway] = append(idx.byGateway[gateway], vs)
 		}
@@ -85,6 +94,15 @@ func (idx *virtualIndex) get(c *config.Config) *VirtualService {
 		return nil
 	}
 	return idx.byConfig[c]
+}
+
+// limitedOf returns what limited has of a VirtualService.
+func (idx *virtualIndex) limitedOf(vs *VirtualService) (of *VirtualService, known bool) {
+	if idx == nil {
+		return nil, false
+	}
+	of, known = idx.limited[vs]
+	return of, known
 }
 
 // onlyHTTP reports whether the VirtualServices that another index does not have, have routes of HTTP only.
@@ -338,6 +356,11 @@ func (s *Snapshot) VirtualServices(gateway, namespace string) []*VirtualService 
 	}
 	var own, converted, others []*VirtualService
 	for _, vs := range s.virtual.byGateway[gateway] {
+		if of, limited := s.virtual.limited[vs]; limited && vs.Namespace != namespace {
+			if vs = of; vs == nil {
+				continue
+			}
+		}
 		switch {
 		case !exportedTo(vs.ExportTo, namespace):
 		case vs.Namespace == namespace && !vs.ExportTo["*"]:

@@ -109,7 +109,9 @@ func agesBefore(documents []Stored) Ages {
 	return Ages{kept}
 }
 
-func ofGatewayAPI(kind config.Kind) bool { return config.SchemaOf(kind).Group == "gateway.networking.k8s.io" }
+func ofGatewayAPI(kind config.Kind) bool {
+	return config.SchemaOf(kind).Group == "gateway.networking.k8s.io"
+}
 
 // aged are the kinds of documents whose age decides anything.
 var aged = func() map[config.Kind]bool {

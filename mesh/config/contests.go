@@ -1,0 +1,364 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// Contest is what two documents ask for and one has (docs/mesh.md, "Whose is it").
+type Contest struct {
+	// Owner has it, Other does not.
+	Owner, Other *Config
+	// Host is the host that it concerns, in full; "" for none.
+	Host string
+	// What names it, such as `the host "a.test"`; At is the field of Other that asks for it, Consequence what that means for Other.
+	What, Consequence string
+	at                *path
+}
+
+// Problem returns a contest as a warning about the document that does not have it. It names the other one with its origin.
+func (c *Contest) Problem() Problem {
+	owner := c.Owner.Meta.Key.String()
+	if c.Owner.Origin != "" {
+		owner += " (" + c.Owner.Origin + ")"
+	}
+	return Problem{Key: c.Other.Meta.Key, Field: c.at.String(), Severity: SeverityWarning, Message: fmt.Sprintf("%s has %s: %s", owner, c.What, c.Consequence)}
+}
+
+// Contests returns what documents ask for that others of a reader have, by the rules of docs/mesh.md: hosts of services, hosts and requests
+// of VirtualServices, hosts and ports of Gateways, traffic policies of DestinationRules. domain is that of Kubernetes Services.
+func Contests(r Reader, domain string) []Contest {
+	found, _ := contestsOf(r, domain)
+	return found
+}
+
+// contestsOf is Contests, with warnings of hosts that are another namespace's.
+func contestsOf(r Reader, domain string) ([]Contest, []Problem) {
+	x := &contests{references: references{reader: r, domain: domain}}
+	for _, c := range r.List(MeshConfig, "") {
+		x.mesh, x.owners, x.scoped = c.Spec.(*meshv1alpha1.MeshConfig), HostOwnersOf(c), ScopesGateways(c)
+	}
+	x.services()
+	x.virtualServices()
+	x.gatewayServers()
+	x.destinationRules()
+	slices.SortStableFunc(x.found, func(a, b Contest) int {
+		return cmp.Or(CompareKeys(a.Other.Meta.Key, b.Other.Meta.Key), cmp.Compare(a.at.String(), b.at.String()), cmp.Compare(a.What, b.What))
+	})
+	return x.found, x.problems
+}
+
+// contests looks for documents that ask for the same.
+type contests struct {
+	references
+	mesh   *meshv1alpha1.MeshConfig
+	owners HostOwners
+	scoped bool
+	found  []Contest
+}
+
+func (x *contests) add(owner, other *Config, at *path, host, what, consequence string) {
+	x.found = append(x.found, Contest{Host: host, Owner: owner, Other: other, What: what, Consequence: consequence, at: at})
+}
+
+// visibility is to whom a document is exported: nil is everywhere.
+type visibility map[string]bool
+
+func visibleTo(exportTo, byDefault []string, namespace string) visibility {
+	if len(exportTo) == 0 {
+		exportTo = byDefault
+	}
+	v := make(visibility)
+	for _, to := range exportTo {
+		switch to {
+		case "*":
+			return nil
+		case ".":
+			to = namespace
+		}
+		v[to] = true
+	}
+	if len(exportTo) == 0 {
+		return nil
+	}
+	return v
+}
+
+// beyond reports whether anybody outside of a namespace sees it.
+func (v visibility) beyond(namespace string) bool {
+	return v == nil || len(v) > 1 || len(v) == 1 && !v[namespace] && !v["~"]
+}
+
+// meets reports whether somebody who is in none of the namespaces sees both.
+func (v visibility) meets(o visibility, but ...string) bool {
+	switch {
+	case v == nil && o == nil:
+		return true
+	case v == nil:
+		return o.meets(v, but...)
+	}
+	for namespace := range v {
+		if (o == nil || o[namespace]) && namespace != "~" && !slices.Contains(but, namespace) {
+			return true
+		}
+	}
+	return false
+}
+
+// claim is what one document says of a host.
+type claim struct {
+	*Config
+	at      *path
+	visible visibility
+}
+
+// services finds hosts that several services have.
+func (x *contests) services() {
+	byHost := make(map[string][]claim)
+	kubernetes := make(map[string]*Config)
+	for _, c := range x.reader.List(Service, "") {
+		kubernetes[x.resolve(c.Name, c.Namespace)] = c
+	}
+	for _, c := range x.reader.List(ServiceEntry, "") {
+		spec := c.Spec.(*networking.ServiceEntry)
+		at := (&path{name: "spec"}).field("hosts")
+		for i, host := range spec.Hosts {
+			byHost[strings.ToLower(host)] = append(byHost[strings.ToLower(host)], claim{c, at.at(i), visibleTo(spec.ExportTo, x.mesh.GetDefaultServiceExportTo(), c.Namespace)})
+		}
+	}
+	for _, host := range slices.Sorted(maps.Keys(byHost)) {
+		claims := byHost[host]
+		slices.SortFunc(claims, func(a, b claim) int {
+			return cmp.Or(a.Age().Compare(b.Age()), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		})
+		for i, c := range claims {
+			svc := kubernetes[host]
+			if svc == nil {
+				x.claimsHost(c, host)
+			}
+			if svc != nil && svc.Namespace != c.Namespace {
+				if c.visible.beyond(c.Namespace) {
+					x.add(svc, c.Config, c.at, host, fmt.Sprintf("the host %q", host), fmt.Sprintf("a Service of Kubernetes comes first for proxies of other namespaces than %s", c.Namespace))
+				}
+				continue
+			}
+			for _, older := range claims[:min(i, maxCompared)] {
+				if x.contestedHost(older, c, host) {
+					break
+				}
+			}
+		}
+	}
+}
+
+// contestedHost adds that an older ServiceEntry has a host of a younger one, if anybody sees both, and reports whether it does.
+func (x *contests) contestedHost(older, c claim, host string) bool {
+	what := fmt.Sprintf("the host %q", host)
+	if older.Namespace == c.Namespace {
+		a, b := older.Spec.(*networking.ServiceEntry), c.Spec.(*networking.ServiceEntry)
+		joined := a.Resolution == b.Resolution && maps.Equal(a.WorkloadSelector.GetLabels(), b.WorkloadSelector.GetLabels()) && maps.Equal(older.Labels, c.Labels)
+		if joined || !older.visible.meets(c.visible) {
+			return false
+		}
+		x.add(older.Config, c.Config, c.at, host, what, "it is older, and the two differ in resolution, labels or workloadSelector, so that this one adds nothing")
+		return true
+	}
+	if x.owners.Of(host) != "" || !older.visible.meets(c.visible, older.Namespace, c.Namespace) {
+		return false
+	}
+	x.add(older.Config, c.Config, c.at, host, what, fmt.Sprintf("it is older, and comes first for proxies of other namespaces than %s", c.Namespace))
+	return true
+}
+
+// claimsHost warns of a host of which the mesh configuration names another owner, and of one of another namespace's Kubernetes Services.
+func (x *contests) claimsHost(c claim, host string) {
+	if !c.visible.beyond(c.Namespace) {
+		return
+	}
+	if owner := x.owners.Of(host); owner != "" && owner != c.Namespace {
+		x.warn(c.Config, c.at, "the mesh configuration says that %q is the namespace %s's: only proxies of %s have this", host, owner, c.Namespace)
+		return
+	}
+	suffix := ".svc." + x.domain
+	switch name, within := strings.CutSuffix(host, suffix); {
+	case !within:
+	case name == "*":
+		x.warn(c.Config, c.at, "%q are the Services of all namespaces: with exportTo [\".\"] it is for proxies of %s alone", host, c.Namespace)
+	default:
+		if _, namespace, ok := strings.Cut(name, "."); ok && namespace != c.Namespace {
+			x.warn(c.Config, c.at, "%q is of the namespace %s: with exportTo [\".\"] this is for proxies of %s alone", host, namespace, c.Namespace)
+		}
+	}
+}
+
+// virtualServices finds hosts of several VirtualServices: a sidecar has the requests of one of them, a gateway has those of the older one
+// first.
+func (x *contests) virtualServices() {
+	type at struct{ gateway, host string }
+	claims := make(map[at][]claim)
+	for _, c := range x.reader.List(VirtualService, "") {
+		spec := c.Spec.(*networking.VirtualService)
+		visible := visibleTo(spec.ExportTo, x.mesh.GetDefaultVirtualServiceExportTo(), c.Namespace)
+		gateways := spec.Gateways
+		if len(gateways) == 0 {
+			gateways = []string{"mesh"}
+		}
+		for i, host := range spec.Hosts {
+			cl := claim{c, (&path{name: "spec"}).field("hosts").at(i), visible}
+			host = x.resolve(host, c.Namespace)
+			x.claimsHost(cl, host)
+			if len(spec.Http) == 0 {
+				continue
+			}
+			for _, gateway := range gateways {
+				if gateway != "mesh" && !strings.Contains(gateway, "/") {
+					gateway = c.Namespace + "/" + gateway
+				}
+				claims[at{gateway, host}] = append(claims[at{gateway, host}], cl)
+			}
+		}
+	}
+	for key, of := range claims {
+		slices.SortFunc(of, func(a, b claim) int { return Older(a.Config, b.Config) })
+		if key.gateway == "mesh" {
+			x.sidecarHost(key.host, of)
+		} else {
+			x.gatewayHost(key.gateway, key.host, of)
+		}
+	}
+}
+
+// maxCompared bounds how many older documents one is compared with, so that many documents that ask for one host, each for somebody else,
+// cost no more than their number.
+const maxCompared = 64
+
+// sidecarHost adds which VirtualServices of a host sidecars do not use, of all that there are, the oldest first.
+func (x *contests) sidecarHost(host string, of []claim) {
+	for i, c := range of {
+		if x.owners.Of(host) == c.Namespace {
+			continue
+		}
+		for _, older := range of[:min(i, maxCompared)] {
+			if older.visible.meets(c.visible) {
+				x.add(older.Config, c.Config, c.at, host, fmt.Sprintf("the host %q", host), "it is older, and sidecars that see both take their requests of HTTP by that one alone; write them into one document, or give them different hosts or exportTo")
+				break
+			}
+		}
+	}
+}
+
+// gatewayHost adds which VirtualServices of a host get no request at a gateway.
+func (x *contests) gatewayHost(gateway, host string, of []claim) {
+	i := slices.IndexFunc(of, func(c claim) bool { return takesAll(c.Spec.(*networking.VirtualService)) })
+	if i < 0 {
+		return
+	}
+	for _, c := range of[i+1:] {
+		x.add(of[i].Config, c.Config, c.at, host, fmt.Sprintf("the host %q at the gateway %s", host, gateway), "it is older, and takes every request, so that none reaches this one")
+	}
+}
+
+// takesAll reports whether every request has a route of a VirtualService.
+func takesAll(spec *networking.VirtualService) bool {
+	return slices.ContainsFunc(spec.Http, func(r *networking.HTTPRoute) bool {
+		return len(r.Match) == 0 || slices.ContainsFunc(r.Match, func(m *networking.HTTPMatchRequest) bool {
+			return proto.Equal(m, &networking.HTTPMatchRequest{Name: m.GetName()}) || proto.Equal(m, &networking.HTTPMatchRequest{
+				Name: m.GetName(), Uri: &networking.StringMatch{MatchType: &networking.StringMatch_Prefix{Prefix: "/"}},
+			})
+		})
+	})
+}
+
+// gatewayServers finds servers of Gateways of one selector that ask for the same connections of a port.
+func (x *contests) gatewayServers() {
+	type server struct {
+		*Config
+		*networking.Server
+		at *path
+	}
+	byPort := make(map[string][]server)
+	list := slices.SortedFunc(slices.Values(x.reader.List(Gateway, "")), Older)
+	for _, c := range list {
+		spec := c.Spec.(*networking.Gateway)
+		var labels []string
+		for _, name := range slices.Sorted(maps.Keys(spec.Selector)) {
+			labels = append(labels, name+"="+spec.Selector[name])
+		}
+		scope := ""
+		if x.scoped {
+			scope = c.Namespace
+		}
+		for i, s := range spec.Servers {
+			key := fmt.Sprint(scope, labels, s.GetPort().GetNumber(), s.GetBind())
+			byPort[key] = append(byPort[key], server{c, s, (&path{name: "spec"}).field("servers").at(i)})
+		}
+	}
+	isTLS := func(s server) bool {
+		protocol := strings.ToUpper(s.GetPort().GetProtocol())
+		return protocol == "HTTPS" || protocol == "TLS" || s.GetTls() != nil && !s.GetTls().GetHttpsRedirect()
+	}
+	isHTTP := func(s server) bool {
+		return slices.Contains([]string{"HTTP", "HTTP2", "GRPC", "GRPC-WEB"}, strings.ToUpper(s.GetPort().GetProtocol()))
+	}
+	for _, servers := range byPort {
+		byHost := make(map[string]server) // of TLS
+		var plain *server
+		for i := range servers {
+			s, port := servers[i], servers[i].GetPort().GetNumber()
+			if !isTLS(s) {
+				if plain == nil {
+					plain = &servers[i]
+				} else if isHTTP(*plain) != isHTTP(s) && plain.Meta.Key != s.Meta.Key {
+					x.add(plain.Config, s.Config, s.at.field("port"), "", fmt.Sprintf("the port %d", port),
+						fmt.Sprintf("it is older, and says %s, so that this server of %s has no effect", plain.GetPort().GetProtocol(), s.GetPort().GetProtocol()))
+				}
+				continue
+			}
+			for j, host := range s.Hosts {
+				host = hostOf(host)
+				older, has := byHost[host]
+				switch {
+				case !has:
+					byHost[host] = s
+				case older.Meta.Key != s.Meta.Key:
+					x.add(older.Config, s.Config, s.at.field("hosts").at(j), host, fmt.Sprintf("TLS connections for %q on the port %d", host, port), "it is older; this server has those of its other hosts")
+				}
+			}
+		}
+	}
+}
+
+// hostOf returns the host of a server of a Gateway, without the namespace before it.
+func hostOf(text string) string {
+	if _, host, ok := strings.Cut(text, "/"); ok {
+		text = host
+	}
+	return strings.ToLower(text)
+}
+
+// destinationRules finds traffic policies of one host in one namespace.
+func (x *contests) destinationRules() {
+	older := make(map[string][]claim)
+	for _, c := range slices.SortedFunc(slices.Values(x.reader.List(DestinationRule, "")), Older) {
+		spec := c.Spec.(*networking.DestinationRule)
+		if spec.TrafficPolicy == nil || spec.WorkloadSelector != nil {
+			continue
+		}
+		key := c.Namespace + " " + x.resolve(spec.Host, c.Namespace)
+		cl := claim{c, (&path{name: "spec"}).field("trafficPolicy"), visibleTo(spec.ExportTo, x.mesh.GetDefaultDestinationRuleExportTo(), c.Namespace)}
+		for _, o := range older[key][:min(len(older[key]), maxCompared)] {
+			if o.visible.meets(cl.visible) {
+				x.add(o.Config, c, cl.at, x.resolve(spec.Host, c.Namespace), fmt.Sprintf("the trafficPolicy of %q", x.resolve(spec.Host, c.Namespace)), "it is older, and counts for those who see both; of this one the subsets are added")
+				break
+			}
+		}
+		older[key] = append(older[key], cl)
+	}
+}

@@ -38,6 +38,7 @@ import (
 type tenants struct {
 	*mathrand.Rand
 	certificate, key string
+	exact            bool // no host has a wildcard
 }
 
 func (w *tenants) of(texts ...string) string { return texts[w.IntN(len(texts))] }
@@ -52,6 +53,9 @@ func (w *tenants) some(texts ...string) string {
 }
 
 func (w *tenants) host() string {
+	if w.exact {
+		return w.of("a.test", "b.test", "c.test", "A.test", "db.shop.svc.cluster.local", "svc.one", "svc.two")
+	}
 	return w.of("a.test", "b.test", "c.test", `"*.test"`, "A.test", "db.shop.svc.cluster.local", "svc.one", "svc.two", `"*.one"`)
 }
 func (w *tenants) hosts() string {
@@ -259,6 +263,12 @@ func envoyTakes(t *testing.T, envoy, dir, documents string) (problem string) {
 		}
 	}
 	return ""
+}
+
+// newTenantsWithout returns a writer of documents without wildcards, and whose certificates are nowhere.
+func newTenantsWithout(t testing.TB, seed uint64) *tenants {
+	t.Helper()
+	return &tenants{Rand: mathrand.New(mathrand.NewPCG(seed, 46)), certificate: "/c.pem", key: "/k.pem", exact: true}
 }
 
 // newTenants returns a writer of documents whose certificate is in a directory.

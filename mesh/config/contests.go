@@ -163,11 +163,11 @@ func (x *contests) contestedHost(older, c claim, host string) bool {
 	what := fmt.Sprintf("the host %q", host)
 	if older.Namespace == c.Namespace {
 		a, b := older.Spec.(*networking.ServiceEntry), c.Spec.(*networking.ServiceEntry)
-		joined := a.Resolution == b.Resolution && maps.Equal(a.WorkloadSelector.GetLabels(), b.WorkloadSelector.GetLabels()) && maps.Equal(older.Labels, c.Labels)
+		joined := a.Resolution == b.Resolution && maps.Equal(a.WorkloadSelector.GetLabels(), b.WorkloadSelector.GetLabels()) && maps.Equal(older.Labels, c.Labels) && maps.Equal(older.visible, c.visible)
 		if joined || !older.visible.meets(c.visible) {
 			return false
 		}
-		x.add(older.Config, c.Config, c.at, host, what, "it is older, and the two differ in resolution, labels or workloadSelector, so that this one adds nothing")
+		x.add(older.Config, c.Config, c.at, host, what, "it is older, and the two differ in resolution, labels, workloadSelector or exportTo, so that this one adds nothing for those who see both")
 		return true
 	}
 	if x.owners.Of(host) != "" || !older.visible.meets(c.visible, older.Namespace, c.Namespace) {

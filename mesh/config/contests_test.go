@@ -43,6 +43,7 @@ func TestContests(t *testing.T) {
 		"a Service of Kubernetes, for itself":           {[]string{entry("evil/two", "db.shop.svc.cluster.local", ", exportTo: ['.']"), svc}, nil},
 		"one namespace, and they add up":                {[]string{entry("a/two", "a.test", ""), entry("a/one", "a.test", "")}, nil},
 		"one namespace, and they do not":                {[]string{entry("a/one", "a.test", ""), strings.Replace(entry("a/two", "a.test", ""), "STATIC", "DNS", 1)}, []string{`a/one > a/two spec.hosts[0] the host "other.test"`, `a/one > a/two spec.hosts[1] the host "a.test"`}},
+		"one namespace, and one is for some":            {[]string{entry("a/one", "a.test", ""), entry("a/two", "a.test", ", exportTo: [c]")}, []string{`a/one > a/two spec.hosts[0] the host "other.test"`, `a/one > a/two spec.hosts[1] the host "a.test"`}},
 		"VirtualServices":                               {[]string{virtual("b/one", "a.test", "}]"), virtual("a/two", "A.test", "}]")}, []string{`b/one > a/two spec.hosts[0] the host "a.test"`}},
 		"VirtualServices of different clients":          {[]string{virtual("b/one", "a.test", "}], exportTo: ['.']"), virtual("a/two", "a.test", "}], exportTo: ['.']")}, nil},
 		"VirtualServices at a gateway":                  {[]string{virtual("b/one", "a.test", "}], gateways: [e/gw]"), virtual("a/two", "a.test", "}], gateways: [e/gw]")}, []string{`b/one > a/two spec.hosts[0] the host "a.test" at the gateway e/gw`}},

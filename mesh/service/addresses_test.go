@@ -41,7 +41,7 @@ func (a *allocation) all() map[Key]string {
 func crowded(n int) map[Key]config.Age {
 	out := map[Key]config.Age{}
 	for i := range n {
-		out[Key{Hostname(fmt.Sprintf("h%d.test", i)), "default"}] = config.Age{Created: time.Unix(int64(i%7), 0)}
+		out[Key{Hostname: Hostname(fmt.Sprintf("h%d.test", i)), Namespace: "default"}] = config.Age{Created: time.Unix(int64(i%7), 0)}
 	}
 	return out
 }
@@ -62,7 +62,7 @@ func TestAutomaticAddressesDoNotDependOnTheOrder(t *testing.T) {
 	for i, key := range order {
 		got.set(key, keys[key])
 		if i%500 == 0 { // one that goes again leaves nothing behind
-			other := Key{key.Hostname, "other"}
+			other := Key{Hostname: key.Hostname, Namespace: "other"}
 			got.set(other, config.Age{})
 			got.remove(other)
 		}
@@ -81,7 +81,7 @@ func TestAnOlderServiceKeepsItsAddress(t *testing.T) {
 	before := a.all()
 	a.take()
 	for i := range 5000 {
-		a.set(Key{Hostname(fmt.Sprintf("younger%d.test", i)), "default"}, config.Age{Created: time.Unix(2, 0)})
+		a.set(Key{Hostname: Hostname(fmt.Sprintf("younger%d.test", i)), Namespace: "default"}, config.Age{Created: time.Unix(2, 0)})
 	}
 	after := a.all()
 	for _, key := range keys {
@@ -96,7 +96,7 @@ func TestAnOlderServiceKeepsItsAddress(t *testing.T) {
 
 func TestAnAddressThatADocumentNamesIsGivenToNobody(t *testing.T) {
 	a := newAllocation()
-	key := Key{"a.test", "default"}
+	key := Key{Hostname: "a.test", Namespace: "default"}
 	a.set(key, config.Age{})
 	first := a.of(key)
 	a.fix(first[0])
@@ -124,7 +124,7 @@ func TestWhenNoAddressIsLeftTheYoungestHasNone(t *testing.T) {
 			a.fix(autoAddress(number)[0])
 		}
 	}
-	older, younger := Key{"a.test", "default"}, Key{"b.test", "default"}
+	older, younger := Key{Hostname: "a.test", Namespace: "default"}, Key{Hostname: "b.test", Namespace: "default"}
 	a.set(younger, config.Age{Created: time.Unix(2, 0)})
 	a.set(older, config.Age{Created: time.Unix(1, 0)})
 	if got := a.of(older); !slices.Equal(got, autoAddress(7)) {
@@ -170,13 +170,13 @@ func TestTheAddressesInAStatusAreThoseOfTheService(t *testing.T) {
 	f := newFeed()
 	r, _, l := newEntries(f)
 	f.apply(doc(config.ServiceEntry, "default/b", "{hosts: [b.test], resolution: STATIC}"))
-	b := Key{"b.test", "default"}
+	b := Key{Hostname: "b.test", Namespace: "default"}
 	before := r.Service(b).AutoAddresses
 	a := doc(config.ServiceEntry, "default/a", "{hosts: [a.test], resolution: STATIC}")
 	a.Status = &networking.ServiceEntryStatus{Addresses: []*networking.ServiceEntryAddress{{Value: before[0], Host: "a.test"}, {Value: before[1], Host: "a.test"}}}
 	l.lines = nil
 	f.apply(a)
-	if got := r.Service(Key{"a.test", "default"}).AutoAddresses; !slices.Equal(got, before) {
+	if got := r.Service(Key{Hostname: "a.test", Namespace: "default"}).AutoAddresses; !slices.Equal(got, before) {
 		t.Errorf("a.test has %v, want those of its status, %v", got, before)
 	}
 	if got := r.Service(b).AutoAddresses; len(got) != 2 || slices.Equal(got, before) {

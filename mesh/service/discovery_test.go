@@ -41,7 +41,7 @@ func TestAServiceOfTwoClustersHasTheAddressesOfBoth(t *testing.T) {
 	if len(services) != 2 || services[0].Hostname != "a.com" {
 		t.Fatalf("services %v", services)
 	}
-	for _, s := range []*Service{services[1], m.d.ServiceOf(reviewsHost), m.d.Service(Key{reviewsHost, "default"})} {
+	for _, s := range []*Service{services[1], m.d.ServiceOf(reviewsHost), m.d.Service(Key{Hostname: reviewsHost, Namespace: "default"})} {
 		got := fmt.Sprint(s.Registry, " ", s.Addresses, " ", s.ClusterVIPs, " ", s.Ports[0].Name, " ", s.ServiceAccounts)
 		if want := "Kubernetes [10.1.0.1] map[c1:[10.1.0.1] c2:[10.2.0.1]] http [spiffe://two/ns/default/sa/sa]"; got != want {
 			t.Errorf("got %s, want %s", got, want)
@@ -51,7 +51,7 @@ func TestAServiceOfTwoClustersHasTheAddressesOfBoth(t *testing.T) {
 	if s := m.d.ServiceOf(reviewsHost); len(s.ClusterVIPs) != 1 {
 		t.Errorf("a cluster that lost the service left %v", s.ClusterVIPs)
 	}
-	if m.d.ServiceOf("none.com") != nil || m.d.Service(Key{"a.com", "other"}) != nil {
+	if m.d.ServiceOf("none.com") != nil || m.d.Service(Key{Hostname: "a.com", Namespace: "other"}) != nil {
 		t.Error("a service that does not exist was found")
 	}
 }

@@ -229,8 +229,9 @@ func (r *Entries) read(c *config.Config) *entry {
 		return nil
 	}
 	en := &entry{config: c, spec: spec, resolution: resolution}
+	to := exportedTo(spec.ExportTo, c.Namespace)
 	for _, host := range spec.Hosts {
-		if key := (Key{Hostname(host), c.Namespace}); !slices.Contains(en.keys, key) {
+		if key := (Key{Hostname(host), c.Namespace, to}); !slices.Contains(en.keys, key) {
 			en.keys = append(en.keys, key)
 		}
 	}
@@ -387,6 +388,22 @@ func (r *Entries) service(key Key, entries []*entry) *Service {
 	return oldest
 }
 
+// exportedTo returns the namespaces of the exportTo of a document, in one form; "" for all, or for none named.
+func exportedTo(exportTo []string, namespace string) string {
+	if len(exportTo) == 0 || slices.Contains(exportTo, "*") {
+		return ""
+	}
+	to := make([]string, 0, len(exportTo))
+	for _, name := range exportTo {
+		if name == "." {
+			name = namespace
+		}
+		to = append(to, name)
+	}
+	slices.Sort(to)
+	return strings.Join(slices.Compact(to), ",")
+}
+
 // mergeable reports whether a second entry adds ports and addresses to a service.
 func mergeable(a, b *Service) bool {
 	return a.Resolution == b.Resolution && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.ExportTo, b.ExportTo)
@@ -404,7 +421,7 @@ func appendNew(list, more []string) []string {
 // describe returns the service that an entry alone describes for one of its hosts.
 func (r *Entries) describe(key Key, en *entry) *Service {
 	s := &Service{
-		Hostname: key.Hostname, Namespace: key.Namespace, Name: en.config.Name, Resolution: en.resolution,
+		Hostname: key.Hostname, Namespace: key.Namespace, To: key.To, Name: en.config.Name, Resolution: en.resolution,
 		MeshExternal: en.spec.Location == networking.ServiceEntry_MESH_EXTERNAL,
 		ExportTo:     r.options.exportTo(key.Namespace, en.spec.ExportTo), DefaultExport: len(en.spec.ExportTo) == 0,
 		Labels: en.config.Labels, ServiceAccounts: appendNew(nil, en.spec.SubjectAltNames),

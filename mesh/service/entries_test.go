@@ -30,8 +30,8 @@ subjectAltNames: ["spiffe://z", "spiffe://a"]
 exportTo: [".", other]
 `, "team=x"))
 	l.want(t, `service: ServiceEntry default/se: address "nonsense": it is neither an IP address nor a prefix`,
-		"default/a.com added", "default/b.com added")
-	s := r.Service(Key{"b.com", "default"})
+		"default/a.com for default,other added", "default/b.com for default,other added")
+	s := r.Service(Key{Hostname: "b.com", Namespace: "default", To: "default,other"})
 	got := []string{
 		fmt.Sprint(s.Hostname, " ", s.Namespace, " ", s.Name, " ", s.Registry, " ", s.Origin), fmt.Sprint(s.Ports), fmt.Sprint(s.Addresses),
 		fmt.Sprint(s.ServiceAccounts), fmt.Sprint(sortedKeys(s.ExportTo)), fmt.Sprint(s.MeshExternal, s.Resolution == ClientSide, " ", s.Labels["team"]),
@@ -59,7 +59,7 @@ func TestVisibilityOfAService(t *testing.T) {
 			f := newFeed()
 			r := NewEntries(f, Options{ExportTo: tc.defaults})
 			f.apply(doc(config.ServiceEntry, "default/se", "{hosts: [a.com], exportTo: "+tc.exportTo+"}"))
-			s := r.Service(Key{"a.com", "default"})
+			s := r.ServicesOf("a.com")[0]
 			if own, other := s.VisibleFrom("default"), s.VisibleFrom("other"); own != tc.own || other != tc.other {
 				t.Errorf("visible from its namespace: %v, from another: %v", own, other)
 			}
@@ -67,6 +67,35 @@ func TestVisibilityOfAService(t *testing.T) {
 				t.Errorf("exported to %v", s.ExportTo)
 			}
 		})
+	}
+}
+
+// Finding M8: two of one host and namespace that are for different clients are two services, each with its own endpoints; those that are
+// for the same clients, in whatever form they say so, are one.
+func TestServiceEntriesOfOneHostAreForThoseWhoSeeThem(t *testing.T) {
+	f := newFeed()
+	shards := &Shards{}
+	r := NewEntries(f, Options{Shards: shards})
+	for _, e := range []struct{ name, exportTo, address string }{
+		{"default/for-bar", "[bar]", "10.0.0.1"}, {"default/for-foo", "[foo]", "10.0.0.2"}, {"default/own", `["."]`, "10.0.0.3"},
+		{"default/own-too", "[default, '.']", "10.0.0.4"}, {"default/all", `["*"]`, "10.0.0.5"}, {"default/all-too", "[]", "10.0.0.6"},
+	} {
+		f.apply(doc(config.ServiceEntry, e.name, "{hosts: [a.com], resolution: STATIC, ports: [{number: 80, name: http}], exportTo: "+e.exportTo+", endpoints: [{address: "+e.address+"}]}"))
+	}
+	var got []string
+	for _, s := range r.ServicesOf("a.com") {
+		var addresses []string
+		for _, e := range shards.Endpoints(s.Key()) {
+			addresses = append(addresses, e.Address)
+		}
+		got = append(got, fmt.Sprint(sortedKeys(s.ExportTo), addresses))
+	}
+	equal(t, "the services", got, []string{
+		"[*] [10.0.0.5 10.0.0.6]", "[bar] [10.0.0.1]", "[default] [10.0.0.3 10.0.0.4]", "[foo] [10.0.0.2]",
+	})
+	f.remove(doc(config.ServiceEntry, "default/for-foo", "{hosts: [a.com]}"))
+	if n := len(r.ServicesOf("a.com")); n != 3 {
+		t.Errorf("%d services are left", n)
 	}
 }
 
@@ -174,7 +203,7 @@ func TestOneHostInSeveralEntriesIsOneService(t *testing.T) {
 	oldest := entry("default/b", "{hosts: [a.com], resolution: STATIC, addresses: [10.1.1.1], ports: [{number: 80, name: http}], endpoints: [{address: 10.0.0.1}]}", 1)
 	f.apply(younger)
 	f.apply(oldest, entry("default/c", "{hosts: [a.com], resolution: DNS, ports: [{number: 82, name: dns}]}", 3))
-	s := r.Service(Key{"a.com", "default"})
+	s := r.Service(Key{Hostname: "a.com", Namespace: "default"})
 	equal(t, "the service", []string{s.Name, fmt.Sprint(s.Ports), fmt.Sprint(s.Addresses)},
 		[]string{"b", fmt.Sprint([]Port{{Name: "http", Number: 80}, {Name: "web", Number: 81}}), "[10.1.1.1 10.1.1.2]"})
 	equal(t, "endpoints", endpoints(shards, "default/a.com", nil), []string{"http 10.0.0.1:80", "web 10.0.0.2:81", "other 10.0.0.2:80"})
@@ -182,7 +211,7 @@ func TestOneHostInSeveralEntriesIsOneService(t *testing.T) {
 	f.remove(oldest)
 	l.want(t, "default/a.com changed", "default/a.com endpoints")
 	f.remove(younger)
-	if s := r.Service(Key{"a.com", "default"}); s.Resolution != DNS {
+	if s := r.Service(Key{Hostname: "a.com", Namespace: "default"}); s.Resolution != DNS {
 		t.Errorf("what is left has resolution %d", s.Resolution)
 	}
 	f.remove(f.List(config.ServiceEntry, "")...)
@@ -195,11 +224,11 @@ func TestAChangeTouchesOnlyItsOwnServices(t *testing.T) {
 	f := newFeed()
 	r, _, l := newEntries(f)
 	f.apply(doc(config.ServiceEntry, "default/one", twoPorts), doc(config.ServiceEntry, "default/two", "{hosts: [c.com]}"))
-	before := r.Service(Key{"c.com", "default"})
+	before := r.Service(Key{Hostname: "c.com", Namespace: "default"})
 	l.lines = nil
 	f.apply(doc(config.ServiceEntry, "default/one", twoPorts+"addresses: [10.0.0.1]"))
 	l.want(t, "default/a.com changed", "default/b.com changed")
-	if r.Service(Key{"c.com", "default"}) != before {
+	if r.Service(Key{Hostname: "c.com", Namespace: "default"}) != before {
 		t.Error("the other service was made again")
 	}
 }

@@ -162,7 +162,7 @@ func (l *log) want(t *testing.T, lines ...string) {
 func endpoints(shards *Shards, host string, show func(*Endpoint) string) []string {
 	namespace, host, _ := strings.Cut(host, "/")
 	out := []string{}
-	for _, e := range shards.Endpoints(Key{Hostname(host), namespace}) {
+	for _, e := range shards.Endpoints(Key{Hostname: Hostname(host), Namespace: namespace}) {
 		text := fmt.Sprintf("%s %s:%d", e.PortName, e.Address, e.Port)
 		if show != nil {
 			text += " " + show(e)

@@ -99,7 +99,7 @@ func (r *Kubernetes) onService(e config.Event, touched map[config.Key]struct{}) 
 
 // keyOf returns the key of the service that a Service describes.
 func (r *Kubernetes) keyOf(key config.Key) Key {
-	return Key{Hostname(key.Name + "." + key.Namespace + ".svc." + r.options.domain()), key.Namespace}
+	return Key{Hostname(key.Name + "." + key.Namespace + ".svc." + r.options.domain()), key.Namespace, ""}
 }
 
 func (r *Kubernetes) onSlice(e config.Event, touched map[config.Key]struct{}) {

@@ -37,7 +37,7 @@ func TestAServiceHasAllItsFields(t *testing.T) {
 			r, _, l := newKubernetes(f)
 			f.apply(reviewsService(tc.spec))
 			l.want(t, "default/"+reviewsHost+" added")
-			s := r.Service(Key{reviewsHost, "default"})
+			s := r.Service(Key{Hostname: reviewsHost, Namespace: "default"})
 			got := fmt.Sprintf("addresses %v in c1 %v resolution %d headless %v external %v", s.Addresses, s.ClusterVIPs["c1"], s.Resolution, s.Headless, s.MeshExternal)
 			if got != tc.want {
 				t.Errorf("got %s\nwant %s", got, tc.want)
@@ -48,7 +48,7 @@ func TestAServiceHasAllItsFields(t *testing.T) {
 	r := NewKubernetes(f, Options{Domain: "example.org", TrustDomain: "td"})
 	f.apply(reviewsService(`{spec: {ports: [{name: grpc-x, port: 1}, {name: x, port: 2, appProtocol: http}, {port: 3}, {name: d, port: 4, protocol: UDP}]}}`,
 		"team=x", "@networking.istio.io/exportTo=., other", "@alpha.istio.io/kubernetes-serviceaccounts=sa", "@alpha.istio.io/canonical-serviceaccounts=a@b"))
-	s := r.Service(Key{"reviews.default.svc.example.org", "default"})
+	s := r.Service(Key{Hostname: "reviews.default.svc.example.org", Namespace: "default"})
 	equal(t, "the service", []string{
 		fmt.Sprint(s.Name, " ", s.Registry, " ", s.Origin, " ", s.Labels), fmt.Sprint(s.Ports), fmt.Sprint(sortedKeys(s.ExportTo)), fmt.Sprint(s.ServiceAccounts),
 	}, []string{
@@ -97,7 +97,7 @@ func TestConditionsBecomeHealth(t *testing.T) {
 		_, shards, _ := newKubernetes(f)
 		f.apply(slice, reviewsService("{}", tc.label))
 		var got []Health
-		for _, e := range shards.Endpoints(Key{reviewsHost, "default"}) {
+		for _, e := range shards.Endpoints(Key{Hostname: reviewsHost, Namespace: "default"}) {
 			got = append(got, e.Health)
 		}
 		if fmt.Sprint(got) != fmt.Sprint(tc.want) {

@@ -166,6 +166,7 @@ type Service struct {
 	// ServiceAccounts are the SPIFFE ids that its endpoints may have, sorted.
 	ServiceAccounts []string
 	Age             config.Age
+	To              string // that of its Key
 	// Registry names the registry that knows it: "Kubernetes" or External.
 	Registry string
 	Origin   config.Key

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-var reviews = Key{"reviews", "default"}
+var reviews = Key{Hostname: "reviews", Namespace: "default"}
 
 func ips(account string, addresses ...string) []*Endpoint {
 	var out []*Endpoint
@@ -136,13 +136,13 @@ func TestServiceAccountsChangeInSteps(t *testing.T) {
 
 func TestARegistryThatIsLostTakesOnlyItsOwnAway(t *testing.T) {
 	k1, k2, x := ShardKey{"Kubernetes", "c1"}, ShardKey{"Kubernetes", "c2"}, ShardKey{"External", "c1"}
-	ratings := Key{"ratings", "default"}
+	ratings := Key{Hostname: "ratings", Namespace: "default"}
 	var s Shards
 	s.Update(reviews, k1, ips("", "1"))
 	s.Update(reviews, k2, ips("", "2"))
 	s.Update(reviews, x, ips("", "3"))
 	s.Update(ratings, k1, ips("", "4"))
-	s.Update(Key{"other", "default"}, k2, ips("", "5"))
+	s.Update(Key{Hostname: "other", Namespace: "default"}, k2, ips("", "5"))
 	if got := s.DeleteShard(k1); !slices.Equal(got, []Key{ratings, reviews}) {
 		t.Errorf("the endpoints of %v changed", got)
 	}

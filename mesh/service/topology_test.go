@@ -66,7 +66,7 @@ func TestWhatAServiceSaysOfItsTraffic(t *testing.T) {
 			f := newFeed()
 			r, _, _ := newKubernetes(f)
 			f.apply(reviewsService(tc.spec, "@"+annotationDistribution+"="+tc.annotation))
-			s := r.Service(Key{reviewsHost, "default"})
+			s := r.Service(Key{Hostname: reviewsHost, Namespace: "default"})
 			if s.Distribution != tc.want || s.NodeLocal != tc.local {
 				t.Errorf("distribution %v, local %v", s.Distribution, s.NodeLocal)
 			}
@@ -134,6 +134,6 @@ func TestTheTrustDomainIsThatOfTheMeshConfiguration(t *testing.T) {
 		id := "spiffe://" + step.domain + "/ns/default/sa/"
 		equal(t, "endpoints", endpoints(shards, "default/"+reviewsHost, show), []string{"http 10.0.0.1:80 " + id + "default", "http 10.0.0.2:80 " + id + "sa"})
 		equal(t, "endpoints of an entry", endpoints(shards, "default/a.com", show), []string{"http 10.0.0.3:80 " + id + "sb"})
-		equal(t, "accounts", []string{fmt.Sprint(r.Service(Key{reviewsHost, "default"}).ServiceAccounts)}, []string{"[" + id + "x]"})
+		equal(t, "accounts", []string{fmt.Sprint(r.Service(Key{Hostname: reviewsHost, Namespace: "default"}).ServiceAccounts)}, []string{"[" + id + "x]"})
 	}
 }

@@ -66,6 +66,11 @@ func TestTheAgeOfADocumentIsTheStores(t *testing.T) {
 		as("client-1")(b)
 		b.Node.Metadata.Fields["NAMESPACE"] = structpb.NewStringValue("client")
 	})
+	if before != "" {
+		if out := does(meshBinary(t), "validate", "--etcd", f.url()); !strings.Contains(out, "ServiceEntry early/web: warning: it has the host \""+served+"\" because its creationTimestamp is 2026-01-01") || !strings.Contains(out, "late/web") {
+			t.Errorf("before the upgrade: %s", out)
+		}
+	}
 	f.answers("v1") // for the version before, the times count; and this one keeps them of a store that has no record of ages yet
 	s.args[0] = meshBinary(t)
 	stop := f.load()
@@ -92,8 +97,8 @@ func TestTheAgeOfADocumentIsTheStores(t *testing.T) {
 		})
 		_, port, err := net.SplitHostPort(want)
 		f.Check(err)
-		if out := explained(served); !strings.Contains(out, "127.0.0.1:"+port) {
-			t.Errorf("%s: the host is another one's:\n%s", text, out)
+		if out := explained(served); !strings.Contains(out, "127.0.0.1:"+port) || !strings.Contains(out, "asks for the same: ") {
+			t.Errorf("%s: the host is another one's, or nothing is said of the others:\n%s", text, out)
 		}
 	}
 	apply(meshBinary(t), f.squatter("evil", "1970-01-02T00:00:00Z", evil))

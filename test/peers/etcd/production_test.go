@@ -354,6 +354,7 @@ func TestTheProductionPageIsTrue(t *testing.T) {
 	s.fillsTheDatabase(s.document("late", web))
 	s.answers("late", "web")
 	s.rolls(func(args []string) []string { return args })
+	s.does("ages")
 	s.does("wait")
 	s.has("replicas", "SERVING", 2)
 	s.alertsAreOnWhatThereIs()

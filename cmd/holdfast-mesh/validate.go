@@ -23,7 +23,7 @@ what serve would not take. Warnings are fields that have no effect, references t
 gateways and delegates that no document defines, and what a document asks for that another one has. With
 errors, the exit code is 1.
 
-With --etcd, those that etcd has are checked. It is also said which of them have what another one asks for
+With --etcd, those that etcd has are checked; Secrets need --secret-key-file. It is also said which of them have what another one asks for
 because of the creationTimestamp that their author wrote, though etcd has had the other one for longer, as
 may be in a store that a version before has filled: a server keeps it so until the document is deleted.`
 

@@ -64,13 +64,26 @@ func (s *Server) leaveIn() (time.Duration, error) {
 	return leaveAfter, reconnect.Moved(reconnect.MaxAge)
 }
 
-// await waits for the first result of the receiver or the sender, or until the stream must end after a GOAWAY.
+// Expirer is an identity (Config.Identify) that holds for a time only.
+type Expirer interface {
+	// ExpiresAt is when what proves the identity expires; the zero time for never.
+	ExpiresAt() time.Time
+}
+
+// await waits for the first result of the receiver or the sender, or until the stream must end, after a GOAWAY or because its client's identity has expired.
 func (st *stream) await(ctx context.Context, results <-chan error) error {
 	leaving := leavingOf(ctx)
 	var due <-chan time.Time
 	var moved error
+	var expired <-chan time.Time
+	if of, ok := st.identity.(Expirer); ok && !of.ExpiresAt().IsZero() {
+		expired = time.After(max(0, time.Until(of.ExpiresAt())))
+	}
 	for {
 		select {
+		case <-expired:
+			st.moved.Store(true)
+			return reconnect.Moved(reconnect.Expired)
 		case err := <-results:
 			return toStatus(err)
 		case <-leaving:

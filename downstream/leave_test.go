@@ -158,3 +158,43 @@ func TestTheMemoryOfAClientThatLeavesIsGivenBack(t *testing.T) {
 		}
 	})
 }
+
+// until is an identity that expires.
+type until time.Time
+
+func (u until) ExpiresAt() time.Time { return time.Time(u) }
+
+// Finding S17: a stream ends with the token or the certificate by which it was opened, with a status that says that nothing has failed,
+// and not before; another one that proves its identity anew goes on. One whose identity does not expire stays.
+func TestStream_EndsWhenItsIdentityExpires(t *testing.T) {
+	const lifetime = time.Hour
+	expires := true
+	inBothForms(t, downstream.Config{Identify: func(context.Context, downstream.Credentials) (any, error) {
+		if !expires {
+			return until{}, nil
+		}
+		return until(time.Now().Add(lifetime)), nil
+	}}, func(s *service) {
+		expires = true
+		c := s.client(s.dial())
+		c.Subscribe(xds.ClusterType)
+		s.put(xdstest.Cluster("c1", ""))
+		s.pass(lifetime - time.Second)
+		if err := c.Err(); err != nil {
+			s.Fatalf("before its time it ended with %v", err)
+		}
+		s.pass(2 * time.Second)
+		if err := c.Err(); !reconnect.IsMoved(err) || status.Code(err) != codes.Unavailable {
+			s.Errorf("the stream ended with %v", err)
+		}
+		expires = false
+		if err := c.Reconnect(s.Context()); err != nil {
+			s.Fatal(err)
+		}
+		s.pass(10 * lifetime)
+		s.holds(c, "c1")
+		if err := c.Err(); err != nil {
+			s.Errorf("without an end the stream ended with %v", err)
+		}
+	})
+}

@@ -89,7 +89,8 @@ type Config struct {
 	PassThrough []string
 	Register    func(grpc.ServiceRegistrar) // adds further services; may be nil
 	// Identify, if set, says who the client of a stream or a request is (Client.Identity), or returns an error of gRPC for one
-	// that gets nothing: then its stream does not count, and nothing is read of it.
+	// that gets nothing: then its stream does not count, and nothing is read of it. A stream whose identity is an Expirer ends when that
+	// has expired.
 	Identify func(context.Context, Credentials) (any, error)
 	// References, if set, returns what a resource refers to, for session.Config: an Envoy is sent that again after the resource has changed.
 	References func(*xds.Resource) []xds.Key

@@ -28,11 +28,14 @@ const (
 	MaxAge Reason = "MAX_CONNECTION_AGE"
 	// Stopping: the server stops. Others may serve at its address.
 	Stopping Reason = "STOPPING"
+	// Expired: the certificate or the token with which the client has opened the stream has expired.
+	Expired Reason = "CREDENTIALS_EXPIRED"
 )
 
 var texts = map[Reason]string{
 	MaxAge:   "the connection has reached its maximum age: connect again",
 	Stopping: "the control plane is stopping: connect again",
+	Expired:  "the certificate or token with which this stream was opened has expired: connect again with a new one",
 }
 
 // Moved returns the status of a stream that works and is ended so that its client opens another one: UNAVAILABLE, which

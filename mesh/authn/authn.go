@@ -93,6 +93,7 @@ func (a *Authenticator) Identify(ctx context.Context, c downstream.Credentials, 
 		return nil, status.Error(codes.Unauthenticated, err.Error())
 	}
 	if id != nil {
+		id.Expires = c.Certificate.NotAfter
 		return id, nil
 	}
 	switch raw := bearer(c.Authorization); {
@@ -143,6 +144,7 @@ func (a *Authenticator) identifyToken(ctx context.Context, raw string, domains [
 	if err != nil {
 		return nil, refuse(err)
 	}
+	id.Expires = token.Expiry
 	return id, nil
 }
 

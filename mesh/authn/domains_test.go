@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
@@ -121,6 +122,9 @@ func TestAnIssuerDoesNotSpeakForTheTrustDomainOfAnother(t *testing.T) {
 		"a token that is wrong behind": {"Bearer " + good, "Bearer " + c.token(c.b, issuerA, account, nil)},
 	} {
 		id, err := c.Identify(t.Context(), downstream.Credentials{Secure: true, Authorization: headers}, domains)
+		if id != nil {
+			id.Expires = time.Time{}
+		}
 		if err != nil || *id != b {
 			t.Errorf("%s: %+v, %v", name, id, err)
 		}

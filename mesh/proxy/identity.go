@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
@@ -13,6 +14,16 @@ import (
 // Identity is who a proxy is, as its certificate or its token says.
 type Identity struct {
 	TrustDomain, Namespace, ServiceAccount string
+	// Expires is when the certificate or the token expires.
+	Expires time.Time
+}
+
+// ExpiresAt returns Expires, for downstream.Expirer. An identity may be nil: then it is that of nobody.
+func (i *Identity) ExpiresAt() time.Time {
+	if i == nil {
+		return time.Time{}
+	}
+	return i.Expires
 }
 
 // ID returns the SPIFFE ID, as Istio writes it.

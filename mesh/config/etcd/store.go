@@ -306,7 +306,7 @@ type Listed struct {
 
 // List reads the documents of a kind, or for "" of all, and of one namespace or for "" of all, in the order of their keys, as
 // they were at one time. What is stored under keys of no document is left out. Of all kinds of one namespace those are read
-// that the user may read, so that a tenant sees what it has.
+// that the user may read, so that a tenant sees what it has; it is an error if there are none.
 func (c *Client) List(ctx context.Context, kind config.Kind, namespace string) (Listed, error) {
 	switch {
 	case kind == "" && namespace == "":
@@ -318,6 +318,7 @@ func (c *Client) List(ctx context.Context, kind config.Kind, namespace string) (
 	}
 	var l Listed
 	var denied error
+	readable := false
 	for _, schema := range config.Schemas {
 		if !schema.Namespaced {
 			continue
@@ -328,10 +329,12 @@ func (c *Client) List(ctx context.Context, kind config.Kind, namespace string) (
 			l.Denied, denied = append(l.Denied, schema.Kind), err
 		case err != nil:
 			return Listed{}, err
+		default:
+			readable = true
 		}
 		l.Documents = append(l.Documents, docs...)
 	}
-	if len(l.Documents) > 0 {
+	if readable { // a namespace that has nothing yet is one, too
 		denied = nil
 	}
 	return l, denied

@@ -3,6 +3,8 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -47,7 +49,14 @@ func TestATenantWritesOnlyItsOwnNamespace(t *testing.T) {
 	shop, server := as("shop", "shop-password"), as("server", "server-password")
 	source := follow(s.Rig, server, "")
 	source.synced()
-	write(t, shop, entry(t, "a", "10.0.0.1"))
+	if problems := fmt.Sprint(source.Problems()); !strings.Contains(problems, "the role of servers must have read and write on /holdfast-replicas/") {
+		t.Errorf("a server that may not keep the ages of documents says %s", problems)
+	}
+	// Finding S13: the first document of a namespace.
+	first := s.file("a.yaml", "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: a, namespace: shop}\nspec: {address: 10.0.0.1}\n")
+	if out, err := exec.Command(meshBinary(t), "apply", "--etcd", s.url(), "--etcd-user", "shop", "--etcd-password-file", s.file("shop.password", "shop-password\n"), "-n", "shop", "-f", first).CombinedOutput(); err != nil {
+		t.Errorf("the first document of a tenant: %v\n%s", err, out)
+	}
 	source.has("a", "10.0.0.1")
 	other := *entry(t, "a", "10.0.0.1")
 	other.Namespace = "bank"

@@ -60,7 +60,10 @@ type SourceConfig struct {
 	// TimeIsAge takes metadata.creationTimestamp, which the author of a document writes, for its age, as versions before did, instead of
 	// the create_revision of its key.
 	TimeIsAge bool
-	Log       *slog.Logger
+	// MaxDocuments and MaxBytes bound what one namespace may have, see DefaultMaxDocuments and DefaultMaxBytes; 0 for any number. The
+	// root namespace may have more.
+	MaxDocuments, MaxBytes int
+	Log                    *slog.Logger
 }
 
 // Source is a copy of the documents in a store. Create one with NewSource.
@@ -79,11 +82,12 @@ type Source struct {
 	// again.
 	stale     bool
 	restored  error
-	lastValid map[config.Key]*config.Config
+	lastValid map[config.Key]sized
 	confirmAt time.Time
 	rewriteAt time.Time
 	// ages are those that documents keep.
-	ages Ages
+	ages  Ages
+	quota quota
 	// filledAt is when a store that was empty at the start counts as filled; the zero time for never.
 	filledAt time.Time
 
@@ -97,6 +101,13 @@ type Source struct {
 	fromFile bool                // the copy is of the file, and not of the store yet
 	empty    bool                // the store has no document
 	noAges   *config.Problem     // why the ages that documents keep are not known; nil
+	over     []config.Problem    // namespaces that have more documents than are used
+}
+
+// sized is a document and its size in the store, in bytes.
+type sized struct {
+	*config.Config
+	size int
 }
 
 var _ config.Source = (*Source)(nil)
@@ -104,7 +115,7 @@ var _ config.Source = (*Source)(nil)
 // NewSource returns the copy of a store, which is empty until Run.
 func NewSource(cfg SourceConfig) *Source {
 	s := &Source{
-		client: cfg.Client, allowEmpty: cfg.AllowEmpty, timeIsAge: cfg.TimeIsAge, log: cfg.Log.With("name", cfg.Client.String()), stale: true,
+		client: cfg.Client, allowEmpty: cfg.AllowEmpty, timeIsAge: cfg.TimeIsAge, quota: quota{documents: cfg.MaxDocuments, bytes: cfg.MaxBytes}, log: cfg.Log.With("name", cfg.Client.String()), stale: true,
 		problems: make(map[string][]config.Problem), held: make(map[config.Key]bool),
 	}
 	if cfg.File != "" {
@@ -196,6 +207,7 @@ func (s *Source) Problems() []config.Problem {
 	if s.noAges != nil {
 		out = append(out, *s.noAges)
 	}
+	out = append(out, s.over...)
 	for _, key := range slices.SortedFunc(maps.Keys(s.held), config.CompareKeys) {
 		if s.empty {
 			break
@@ -238,7 +250,7 @@ func (s *Source) load() {
 	if s.file == nil {
 		return
 	}
-	s.lastValid = make(map[config.Key]*config.Config)
+	s.lastValid = make(map[config.Key]sized)
 	at, records, err := s.file.Load()
 	if err != nil {
 		s.log.Error("the file of the documents is damaged: what can be read of it is used", "file", s.file.Path, "err", err)
@@ -250,7 +262,7 @@ func (s *Source) load() {
 			order = config.StoreOrder{}
 		}
 		if key, doc, _ := s.client.decode(path, r.Value, r.Modified, order); doc != nil {
-			s.lastValid[key] = doc
+			s.lastValid[key] = sized{doc, len(r.Value)}
 		}
 	}
 }
@@ -273,8 +285,9 @@ func (s *Source) serveFile(patience time.Time) {
 // takeFile puts the documents of the file into the copy.
 func (s *Source) takeFile() {
 	for _, key := range slices.SortedFunc(maps.Keys(s.lastValid), config.CompareKeys) {
-		s.put(s.lastValid[key])
+		s.put(s.lastValid[key].Config, s.lastValid[key].size)
 	}
+	s.tellQuota()
 }
 
 // reached takes in whether the store answers.
@@ -404,9 +417,9 @@ func (s *Source) take(l *listing, asked time.Time) {
 		}
 		there[key] = true
 		if doc == nil && s.index.Get(key) == nil {
-			doc = s.lastValid[key] // its last valid content
+			doc = s.lastValid[key].Config // its last valid content
 		}
-		if doc != nil && s.put(doc) {
+		if doc != nil && s.put(doc, len(kv.Value)) {
 			put++
 		}
 	}
@@ -421,6 +434,12 @@ func (s *Source) take(l *listing, asked time.Time) {
 			held[c.Meta.Key] = true
 		}
 	}
+	for _, key := range s.quota.unused() {
+		if !there[key] {
+			s.remove(key)
+		}
+	}
+	s.tellQuota()
 	if len(held) == 0 {
 		s.confirmAt = time.Time{}
 	}
@@ -506,18 +525,54 @@ func (s *Source) keep(records []journal.Record) {
 	}
 }
 
-// put puts a document into the copy, and reports whether it has changed.
-func (s *Source) put(doc *config.Config) bool {
-	old := s.index.Put(doc)
-	if old != nil && config.ContentVersion(old) == config.ContentVersion(doc) {
-		return false
-	}
-	s.Call(config.Event{Old: old, New: doc})
-	return true
+// put takes in a document of a size, and reports whether the copy has another one for it now.
+func (s *Source) put(doc *config.Config, size int) (changed bool) {
+	in, out := s.quota.put(doc, size)
+	before := s.index.Get(doc.Meta.Key)
+	s.use(in, out)
+	now := s.index.Get(doc.Meta.Key)
+	return now != nil && (before == nil || config.ContentVersion(before) != config.ContentVersion(now))
 }
 
-// remove removes a document from the copy.
+// use takes documents into the copy, and others out of it.
+func (s *Source) use(in, out []*config.Config) {
+	for _, c := range out {
+		s.unset(c.Meta.Key)
+	}
+	for _, c := range in {
+		s.set(c)
+	}
+}
+
+// tellQuota tells which namespaces have more documents than are used.
+func (s *Source) tellQuota() {
+	problems := s.quota.problems(s.client)
+	s.mu.Lock()
+	before := s.over
+	s.over = problems
+	s.mu.Unlock()
+	for _, p := range problems {
+		if !slices.Contains(before, p) {
+			s.log.Error("documents of a namespace are not used", "err", p.Message)
+		}
+	}
+}
+
+// set puts a document into the copy.
+func (s *Source) set(doc *config.Config) {
+	if old := s.index.Put(doc); old == nil || config.ContentVersion(old) != config.ContentVersion(doc) {
+		s.Call(config.Event{Old: old, New: doc})
+	}
+}
+
+// remove takes in that a document has gone.
 func (s *Source) remove(key config.Key) {
+	s.unset(key)
+	s.use(s.quota.remove(key))
+}
+
+// unset removes a document from the copy.
+func (s *Source) unset(key config.Key) {
 	if old := s.index.Remove(key); old != nil {
 		s.Call(config.Event{Old: old})
 	}
@@ -536,11 +591,14 @@ func (s *Source) event(e *clientv3.Event) (r journal.Record, ok bool) {
 	case e.Type != mvccpb.Event_DELETE:
 		var doc *config.Config
 		if _, doc, found = s.decode(e.Kv); doc != nil {
-			s.put(doc)
+			s.put(doc, len(e.Kv.Value))
 			r.Value, r.Created, r.Rank, ok = e.Kv.Value, doc.Order.Revision, doc.Order.Rank, true
 		}
 	}
 	s.logProblems(path, found)
+	if len(s.quota.namespaces) > 0 {
+		s.tellQuota()
+	}
 	s.mu.Lock()
 	if isDocument && e.Type != mvccpb.Event_DELETE {
 		s.empty = false

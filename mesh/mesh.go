@@ -82,6 +82,8 @@ type Config struct {
 	// JWKSFetch says who gets the keys at the jwksUri of a RequestAuthentication: ControlPlane, or Proxy; "" means
 	// ControlPlane. JWKSCA is a file with the CAs to trust for that besides those of the system; "" for none.
 	JWKSFetch, JWKSCA string
+	// JWKSLoopback allows a jwksUri to lead to loopback addresses: what listens there may trust who is beside it.
+	JWKSLoopback bool
 	// Domain is the DNS domain of Kubernetes Services; "" means cluster.local.
 	Domain string
 	// Cluster is the id of the cluster whose Services the documents describe; "" for none.

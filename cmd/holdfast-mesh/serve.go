@@ -85,6 +85,7 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.StringArrayVar(&cfg.Authn.Audiences, "token-audience", []string{authn.DefaultAudience}, "`AUDIENCE` of which tokens must be. May be repeated")
 	flags.StringVar(&cfg.JWKSFetch, "jwks-fetch", mesh.ControlPlane, "`WHO` gets the keys at the jwksUri of a RequestAuthentication: control-plane; or proxy: Envoy itself, if the URI is of a service of the mesh")
 	flags.StringVar(&cfg.JWKSCA, "jwks-ca", "", "PEM `FILE` of CAs to trust, besides those of the system, when the control plane gets such keys")
+	flags.BoolVar(&cfg.JWKSLoopback, "jwks-allow-loopback", false, "the control plane gets such keys also at loopback addresses of its own machine, which documents can lead it to; for development")
 	flags.StringVar(&cfg.Admin, "admin", defaultAdmin, "`ADDR`, host:port, of status and metrics; empty: none")
 	flags.StringVar(&cfg.StateDir, "state-dir", "", "`DIR` in which documents, in their last valid content, workloads that have registered and the keys of issuers of tokens are kept over a restart; empty: they are forgotten, and the next start needs a valid directory, or the store, the issuers and the proxies again")
 	flags.DurationVar(&cfg.StartWithProblemsAfter, "start-with-problems-after", 0, "`TIME` after which a start no longer waits for documents of --config that are not valid and have no last valid content in --state-dir: they are left out, and what they did is taken from proxies; 0: never")

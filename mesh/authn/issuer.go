@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"net/url"
 	"strings"
 	"sync"
@@ -80,16 +79,16 @@ func newIssuer(from Issuer, log *slog.Logger) (*issuer, error) {
 	if err != nil || u.Scheme != "https" || u.Host == "" {
 		return nil, errors.New("want a URL https://HOST…, of which the keys are asked for, or a file with them")
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
+	var conf *tls.Config
 	if from.CA != "" {
 		pool, err := dial.CertPool(from.CA)
 		if err != nil {
 			return nil, err
 		}
-		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+		conf = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
 	i.remote = &remoteKeys{
-		issuer: from.URL, client: &jwks.Client{Transport: transport, Timeout: timeout, OnlyTLS: true},
+		issuer: from.URL, client: &jwks.Client{Transport: jwks.Transport(conf, true), Timeout: timeout, OnlyTLS: true},
 		failed: func(err error) {
 			log.Warn("the keys of an issuer of tokens cannot be had", "issuer", from.URL, "err", err)
 		},

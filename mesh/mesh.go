@@ -96,7 +96,9 @@ type Config struct {
 	// to send proxies to other replicas one after the other; 0 cuts their connections at once.
 	MaxProxies       int
 	MaxConnectionAge time.Duration
-	DrainTime        time.Duration
+	// MaxConnectionIdle is how long a connection may be open without a stream, on which nobody has authenticated; 0 is for ever.
+	MaxConnectionIdle time.Duration
+	DrainTime         time.Duration
 	// StateDir keeps the documents of Etcd, the workloads that have registered, and the keys of issuers of tokens, over a
 	// restart; "" for nowhere.
 	StateDir string
@@ -289,7 +291,7 @@ func (e *Environment) assemble() {
 		State: e.server, Observer: metrics, Identifier: "holdfast-mesh/" + e.cfg.Version, Log: e.cfg.Log,
 		Identify:   func(ctx context.Context, c downstream.Credentials) (any, error) { return e.server.Identify(ctx, c) },
 		MaxMessage: maxMessage, ConnectionStreams: maxCalls, WriteBuffer: writeBuffer,
-		MaxConnectionAge: e.cfg.MaxConnectionAge, Drain: e.cfg.DrainTime,
+		MaxConnectionIdle: e.cfg.MaxConnectionIdle, MaxConnectionAge: e.cfg.MaxConnectionAge, Drain: e.cfg.DrainTime,
 	}
 	if e.ca != nil {
 		xds.Register = e.ca.Register

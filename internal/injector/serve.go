@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/holdfast-xds/holdfast/internal/listener"
+	"github.com/holdfast-xds/holdfast/internal/webguard"
 )
 
 const (
@@ -121,7 +122,7 @@ func (i *Injector) adminServer() *http.Server {
 	probe("/readyz", i.ready)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(i.metrics.registry, promhttp.HandlerOpts{}))
 	return &http.Server{
-		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 15 * time.Second, IdleTimeout: time.Minute,
+		Handler: webguard.Guard{Machines: true}.Wrap(mux), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 15 * time.Second, IdleTimeout: time.Minute,
 		MaxHeaderBytes: 16 << 10, ConnState: listener.Requests, ErrorLog: slog.NewLogLogger(i.cfg.Log.Handler(), slog.LevelDebug),
 	}
 }

@@ -32,7 +32,8 @@ const (
 func (c Config) keepalive() keepalive.ServerParameters {
 	return keepalive.ServerParameters{
 		Time: serverPingTime, Timeout: serverPingTimeout,
-		MaxConnectionAge: c.MaxConnectionAge, MaxConnectionAgeGrace: closeAfter, // gRPC makes the age 10 % longer or shorter at random
+		MaxConnectionIdle: c.MaxConnectionIdle,
+		MaxConnectionAge:  c.MaxConnectionAge, MaxConnectionAgeGrace: closeAfter, // gRPC makes the age 10 % longer or shorter at random
 	}
 }
 

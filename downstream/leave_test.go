@@ -1,10 +1,12 @@
 package downstream_test
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -195,6 +197,52 @@ func TestStream_EndsWhenItsIdentityExpires(t *testing.T) {
 		s.holds(c, "c1")
 		if err := c.Err(); err != nil {
 			s.Errorf("without an end the stream ended with %v", err)
+		}
+	})
+}
+
+// A connection on which nobody opens a stream ends, and one with a stream that is silent does not.
+func TestAConnectionWithoutAStreamEnds(t *testing.T) {
+	const idle = time.Minute
+	inBothForms(t, downstream.Config{MaxConnectionIdle: idle}, func(s *service) {
+		used, unused := s.dial(), s.dial()
+		c := s.client(used)
+		c.Subscribe(xds.ClusterType)
+		unused.Connect()
+		s.quiet()
+		if unused.GetState() != connectivity.Ready {
+			s.Fatal(unused.GetState())
+		}
+		s.pass(idle - time.Second)
+		if unused.GetState() != connectivity.Ready {
+			s.Error("it ended early")
+		}
+		s.pass(30 * time.Second)
+		if unused.GetState() == connectivity.Ready {
+			s.Error("a connection without a stream is still open")
+		}
+		s.pass(10 * idle)
+		if used.GetState() != connectivity.Ready || c.Err() != nil {
+			s.Errorf("a connection with a stream: %s, %v", used.GetState(), c.Err())
+		}
+	})
+}
+
+// A client that opens streams without an end does not fill the log with them.
+func TestStreamsOfAPeerAreLoggedSoOften(t *testing.T) {
+	var log bytes.Buffer
+	inBothForms(t, downstream.Config{Log: slog.New(slog.NewTextHandler(&log, nil))}, func(s *service) {
+		log.Reset()
+		conn := s.dial()
+		for range 300 {
+			c := s.client(conn)
+			c.Subscribe(xds.ClusterType)
+			s.quiet()
+			c.Close()
+			s.quiet()
+		}
+		if opened := strings.Count(log.String(), "stream opened"); opened != 60 {
+			s.Errorf("%d lines on streams that were opened", opened)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package downstream
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/repeats"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -76,7 +78,7 @@ func (st *stream) exceeded(limit, message string, args ...any) {
 	st.server.cfg.Observer.LimitExceeded(limit)
 	if !st.logged[limit] {
 		st.logged[limit] = true
-		st.log.Warn(message+"; further cases on this stream are only counted", args...)
+		st.server.repeats.Log(st.log, slog.LevelWarn, limit+" "+repeats.Peer(st.peer), message+"; further cases on this stream are only counted", args...)
 	}
 }
 
@@ -122,10 +124,10 @@ func (l Limits) names(machine *session.Session, req *session.Request, exceeded f
 	}
 }
 
-// exceededByPoll counts an event that exceeds a limit, and logs some. A poll comes each second, and is no stream.
+// exceededByPoll counts an event that exceeds a limit, and logs one each minute. A poll comes each second, and is no stream.
 func (s *Server) exceededByPoll(limit, message string, args ...any) {
 	s.cfg.Observer.LimitExceeded(limit)
-	s.pollsExceed.Do(func() { s.cfg.Log.Warn("REST: "+message+"; further cases are only counted for a minute", args...) })
+	s.pollRepeats.Log(s.cfg.Log, slog.LevelWarn, "", "REST: "+message, args...)
 }
 
 // shortened returns the beginning of a name, for the log.

@@ -28,6 +28,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/listener"
 	"github.com/holdfast-xds/holdfast/internal/redact"
+	"github.com/holdfast-xds/holdfast/internal/repeats"
 	"github.com/holdfast-xds/holdfast/internal/resourceset"
 	"github.com/holdfast-xds/holdfast/internal/watchdog"
 	"github.com/holdfast-xds/holdfast/internal/xds"
@@ -96,6 +97,9 @@ type Config struct {
 	References func(*xds.Resource) []xds.Key
 	// ConnectionStreams bounds the open calls of one connection; 0 does not.
 	ConnectionStreams uint32
+	// MaxConnectionIdle is how long a gRPC connection is open without a stream or call until it gets a GOAWAY and is closed;
+	// 0 is for ever. A connection with a stream is not idle.
+	MaxConnectionIdle time.Duration
 	// MaxConnectionAge is how long a gRPC connection is open until it gets a GOAWAY and its streams end a second later,
 	// 10 % more or less at random; 0 for any time. The status of the streams says that nothing has failed (package
 	// reconnect), and Envoy and the agent connect again within half a second.
@@ -120,8 +124,8 @@ type Server struct {
 	sets *resourceset.Pool
 	// secretsRejected limits the warnings about secrets that REST did not serve to clients, which poll.
 	secretsRejected rate.Sometimes
-	// pollsExceed limits those about requests beyond a limit.
-	pollsExceed rate.Sometimes
+	// repeats limits the lines about streams that their clients can cause, pollRepeats those about requests beyond a limit.
+	repeats, pollRepeats *repeats.Limiter
 
 	room      *listener.Pool
 	streaming sync.WaitGroup // of the goroutines of all streams
@@ -156,7 +160,8 @@ func New(cfg Config) *Server {
 		room:            listener.NewPool(clients, cfg.Log, func() { cfg.Observer.LimitExceeded("connections") }),
 		from:            &corev3.ControlPlane{Identifier: cfg.Identifier},
 		secretsRejected: rate.Sometimes{Interval: time.Minute},
-		pollsExceed:     rate.Sometimes{Interval: time.Minute},
+		repeats:         repeats.New(maxLines, linesPerSecond),
+		pollRepeats:     repeats.New(1, 1),
 		sets:            resourceset.NewPool(resourceset.DefaultMin),
 		polls:           polls,
 		streams:         make(map[*stream]struct{}),

@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream/session"
 	"github.com/holdfast-xds/holdfast/internal/memory"
 	"github.com/holdfast-xds/holdfast/internal/procs"
+	"github.com/holdfast-xds/holdfast/internal/repeats"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -116,12 +117,21 @@ func (st *stream) run(ctx context.Context) error {
 		if over.Add(1) == 2 {
 			st.view.Close(End{Unanswered: st.machine.Unanswered(), ByServer: st.rejected || st.moved.Load() || st.server.stopping.Load()})
 			memory.Left()
-			st.log.Info("stream closed", "open_for", time.Since(st.since).Round(time.Millisecond))
+			st.say(slog.LevelInfo, "stream closed", "open_for", time.Since(st.since).Round(time.Millisecond))
 		}
 	}
 	st.server.streaming.Go(func() { ends(st.receiveAll(ctx, req)) })
 	st.server.streaming.Go(func() { ends(st.sendAll(ctx)) })
 	return st.await(ctx, results)
+}
+
+// maxLines is how many lines of one message the streams of a peer cause in a minute: more than an Envoy that rejects much,
+// and fewer than one that opens streams or rejects responses without an end. linesPerSecond bounds those of all peers.
+const maxLines, linesPerSecond = 60, 50
+
+// say logs what the client causes, at most so often.
+func (st *stream) say(level slog.Level, message string, args ...any) {
+	st.server.repeats.Log(st.log, level, message+" "+repeats.Peer(st.peer), message, args...)
 }
 
 func toStatus(err error) error {
@@ -144,7 +154,7 @@ func (st *stream) attach(node *corev3.Node) (err error) {
 	defer st.mu.Unlock()
 	st.node = node.GetId()
 	st.machine = st.server.newSession(client, st.view, strconv.FormatUint(st.number, 10)+".")
-	st.log.Info("stream opened", "peer", st.peer)
+	st.say(slog.LevelInfo, "stream opened", "peer", st.peer)
 	return nil
 }
 
@@ -172,7 +182,7 @@ func (st *stream) receiveAll(ctx context.Context, req *session.Request) error {
 func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	if err := implyType(req, st.typeURL); err != nil {
 		st.rejected = true
-		st.log.Warn("invalid request", "err", err)
+		st.say(slog.LevelWarn, "invalid request", "err", err)
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	if err := st.wait(ctx); err != nil {
@@ -205,7 +215,7 @@ func (st *stream) receive(ctx context.Context, req *session.Request) error {
 	if eff.Answer != nil {
 		st.report(req, eff.Answer)
 		if culprit := eff.Culprit; culprit != nil {
-			st.log.Warn("resource identified as the cause of a NACK", "type", xds.Short(culprit.Type), "name", culprit.Nacked.Name,
+			st.say(slog.LevelWarn, "resource identified as the cause of a NACK", "type", xds.Short(culprit.Type), "name", culprit.Nacked.Name,
 				"version", culprit.Nacked.Version, "err", culprit.Error)
 		}
 	}
@@ -230,10 +240,10 @@ func (st *stream) report(req *session.Request, answer *session.Answer) {
 	st.server.cfg.Observer.Answered(answer.Type, st.form.String(), answer.NACK)
 	switch {
 	case answer.NACK && answer.Nacked != nil:
-		st.log.Warn("client NACKed a resource", "type", xds.Short(answer.Type), "name", answer.Nacked.Name,
+		st.say(slog.LevelWarn, "client NACKed a resource", "type", xds.Short(answer.Type), "name", answer.Nacked.Name,
 			"version", answer.Nacked.Version, "nonce", req.Nonce, "err", answer.Error)
 	case answer.NACK:
-		st.log.Warn("client NACKed a response", "type", xds.Short(answer.Type), "suspects", len(answer.Suspects),
+		st.say(slog.LevelWarn, "client NACKed a response", "type", xds.Short(answer.Type), "suspects", len(answer.Suspects),
 			"nonce", req.Nonce, "err", answer.Error)
 	}
 }

@@ -65,7 +65,7 @@ func (e *Environment) serveAdmin(ctx context.Context) error {
 		return fmt.Errorf("--admin: %w", err)
 	}
 	host, _, _ := net.SplitHostPort(e.cfg.Admin)
-	web := &http.Server{Handler: webguard.Guard{Host: host}.Wrap(e.adminHandler()), ReadHeaderTimeout: 10 * time.Second, ConnState: listener.Requests}
+	web := &http.Server{Handler: webguard.Guard{Host: host}.Wrap(e.adminHandler()), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, ConnState: listener.Requests}
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)

@@ -82,6 +82,8 @@ type Config struct {
 	// JWKSFetch says who gets the keys at the jwksUri of a RequestAuthentication: ControlPlane, or Proxy; "" means
 	// ControlPlane. JWKSCA is a file with the CAs to trust for that besides those of the system; "" for none.
 	JWKSFetch, JWKSCA string
+	// JWKSLoopback allows a jwksUri to lead to loopback addresses: what listens there may trust who is beside it.
+	JWKSLoopback bool
 	// Domain is the DNS domain of Kubernetes Services; "" means cluster.local.
 	Domain string
 	// Cluster is the id of the cluster whose Services the documents describe; "" for none.
@@ -94,7 +96,9 @@ type Config struct {
 	// to send proxies to other replicas one after the other; 0 cuts their connections at once.
 	MaxProxies       int
 	MaxConnectionAge time.Duration
-	DrainTime        time.Duration
+	// MaxConnectionIdle is how long a connection may be open without a stream, on which nobody has authenticated; 0 is for ever.
+	MaxConnectionIdle time.Duration
+	DrainTime         time.Duration
 	// StateDir keeps the documents of Etcd, the workloads that have registered, and the keys of issuers of tokens, over a
 	// restart; "" for nowhere.
 	StateDir string
@@ -291,7 +295,7 @@ func (e *Environment) assemble() {
 		State: e.server, Observer: metrics, Identifier: "holdfast-mesh/" + e.cfg.Version, Log: e.cfg.Log,
 		Identify:   func(ctx context.Context, c downstream.Credentials) (any, error) { return e.server.Identify(ctx, c) },
 		MaxMessage: maxMessage, ConnectionStreams: maxCalls, WriteBuffer: writeBuffer,
-		MaxConnectionAge: e.cfg.MaxConnectionAge, Drain: e.cfg.DrainTime,
+		MaxConnectionIdle: e.cfg.MaxConnectionIdle, MaxConnectionAge: e.cfg.MaxConnectionAge, Drain: e.cfg.DrainTime,
 	}
 	if e.ca != nil {
 		xds.Register = e.ca.Register

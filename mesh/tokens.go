@@ -43,7 +43,7 @@ func (e *Environment) keyStore() (*jwks.Store, error) {
 	default:
 		return nil, fmt.Errorf("--jwks-fetch %q: want %s or %s", e.cfg.JWKSFetch, ControlPlane, Proxy)
 	}
-	transport := jwks.Transport()
+	var conf *tls.Config
 	if e.cfg.JWKSCA != "" {
 		pool, err := x509.SystemCertPool()
 		if err != nil {
@@ -56,9 +56,9 @@ func (e *Environment) keyStore() (*jwks.Store, error) {
 		if !pool.AppendCertsFromPEM(text) {
 			return nil, fmt.Errorf("--jwks-ca: %s has no certificate: want PEM", e.cfg.JWKSCA)
 		}
-		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+		conf = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
-	return jwks.New(jwks.Config{Transport: transport, Changed: e.keysChanged, Metrics: e.metrics, Log: e.cfg.Log}), nil
+	return jwks.New(jwks.Config{Transport: jwks.Transport(conf, e.cfg.JWKSLoopback), Changed: e.keysChanged, Metrics: e.metrics, Log: e.cfg.Log}), nil
 }
 
 // wantKeys asks for the keys that RequestAuthentications need, and returns where these are.

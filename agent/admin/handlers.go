@@ -34,14 +34,15 @@ func (s *Server) health() *http.ServeMux {
 	return mux
 }
 
-// forKubelet serves Health.
+// forKubelet serves Health. The kubelet and Prometheus may use any name for it, and a browser none but the listener's own.
 func (s *Server) forKubelet() http.Handler {
 	mux := s.health()
 	if s.cfg.Istio != nil {
 		mux.HandleFunc("GET /healthz/ready", s.readyz)
 		s.cfg.Istio.Register(mux)
 	}
-	return mux
+	host, _, _ := net.SplitHostPort(s.cfg.Health)
+	return webguard.Guard{Host: host, Machines: true}.Wrap(mux)
 }
 
 // full serves everything. Actions and profiles are on a Unix socket only.

@@ -95,8 +95,10 @@ type job struct {
 	// Dir is an empty directory, over which one in memory is mounted. Rewritten is the bootstrap of the second Envoy.
 	Dir       string
 	Rewritten []byte
-	// Sockets, Files and Dirs are hidden: the sockets and files by /dev/null, the directories by an empty one.
-	Sockets, Files, Dirs []string
+	// Running is the config_dump of the running Envoy, by which it is known what Envoy reads.
+	Running json.RawMessage
+	// Files and Dirs are hidden: the files by /dev/null, the directories by an empty one.
+	Files, Dirs []string
 }
 
 // outcome is what the process inside the sandbox says on its standard output.
@@ -170,7 +172,7 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 		return nil, err
 	}
 	defer os.Remove(dir) //nolint:errcheck // it is empty: what was in it was in memory
-	in := job{Config: cfg, Dir: dir}
+	in := job{Config: cfg, Dir: dir, Running: running}
 	if in.Rewritten, err = rewrite(cfg.Bootstrap, cfg.Socket, dir); err != nil {
 		return nil, fmt.Errorf("--bootstrap: %w", err)
 	}
@@ -179,9 +181,6 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 		return nil, fmt.Errorf("the running Envoy: %w", err)
 	}
 	in.Files, in.Dirs = hidden(running)
-	if in.Sockets, err = sockets(); err != nil {
-		return nil, err
-	}
 	out, err := runInside(ctx, in)
 	if err != nil {
 		return nil, err

@@ -1,7 +1,6 @@
 package proof
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,21 +33,6 @@ func possible() error {
 // with it.
 func namespaces() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
-}
-
-// sockets returns the paths of the Unix sockets of this network.
-func sockets() (paths []string, err error) {
-	text, err := os.ReadFile("/proc/net/unix")
-	if err != nil {
-		return nil, err
-	}
-	for line := range bytes.Lines(text) {
-		fields := strings.SplitN(strings.TrimSpace(string(line)), " ", 8)
-		if at := strings.Index(string(line), " /"); at >= 0 && len(fields) == 8 {
-			paths = append(paths, strings.TrimSpace(string(line[at+1:])))
-		}
-	}
-	return paths, nil
 }
 
 // run runs inside the sandbox.
@@ -149,60 +133,6 @@ func ownerOf(dir string) (uid, gid uint32, err error) {
 	}
 	st := info.Sys().(*syscall.Stat_t)
 	return st.Uid, st.Gid, nil
-}
-
-// seal makes the mounts and the network of the sandbox, and puts into its directory in memory what the second agent
-// and Envoy need.
-func (in *job) seal(uid, gid uint32) error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("mounts of its own: %w", err)
-	}
-	if err := in.hide(); err != nil {
-		return err
-	}
-	if err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
-		return fmt.Errorf("a file system that cannot be written to: %w", err)
-	}
-	if err := unix.Mount("holdfast-proof", in.Dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0700"); err != nil {
-		return fmt.Errorf("a directory in memory: %w", err)
-	}
-	if err := os.Chown(in.Dir, int(uid), int(gid)); err != nil {
-		return err
-	}
-	if err := write(in.path(bootstrapName), in.Rewritten, uid, gid); err != nil {
-		return err
-	}
-	if err := copyDir(in.StateDir, in.path(stateName), uid, gid); err != nil {
-		return fmt.Errorf("the state cannot be copied: %w", err)
-	}
-	if in.IdentityDir != "" {
-		if err := copyDir(in.IdentityDir, in.path(identityName), uid, gid); err != nil {
-			return fmt.Errorf("the certificates cannot be copied: %w", err)
-		}
-	}
-	return loopback()
-}
-
-// hide mounts something empty over what the second Envoy must not reach. What is not there need not be hidden.
-func (in *job) hide() error {
-	for _, path := range in.Dirs {
-		if _, err := os.Stat(path); err != nil {
-			continue
-		}
-		if err := unix.Mount("holdfast-proof", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0777"); err != nil {
-			return fmt.Errorf("%s cannot be hidden: %w", path, err)
-		}
-	}
-	for _, path := range append(in.Files, in.Sockets...) {
-		info, err := os.Stat(path)
-		if err != nil || info.Mode().Type() != 0 && info.Mode().Type() != fs.ModeSocket {
-			continue
-		}
-		if err := unix.Mount("/dev/null", path, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("%s cannot be hidden: %w", path, err)
-		}
-	}
-	return nil
 }
 
 // copyDir copies the regular files of a directory. What an agent writes meanwhile may be copied in part, as after a

@@ -18,9 +18,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/holdfast-xds/holdfast/internal/cgroup"
 	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/injector"
 	"github.com/holdfast-xds/holdfast/internal/logqueue"
+	"github.com/holdfast-xds/holdfast/internal/memory"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
 
@@ -85,6 +87,11 @@ func newServe(stderr io.Writer) *cobra.Command {
 					return err
 				}
 				cli.ServiceLog(queue, logger)
+				limits, err := cgroup.Read(os.DirFS("/"))
+				if err != nil {
+					logger.Warn("the limits of the container cannot be read: assuming that there are none", "err", err)
+				}
+				memory.Limit(os.Getenv, limits.Memory, logger)
 				klog.SetSlogLogger(logger.With("of", "client-go"))
 				cfg.Version, cfg.Log, cfg.Output = version, logger, queue
 				if cfg.API, err = apiServer(kubeconfig); err != nil {
@@ -94,7 +101,10 @@ func newServe(stderr io.Writer) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return cli.Failed(i.Run(cmd.Context()))
+				ctx, cancel := context.WithCancel(cmd.Context())
+				defer cancel()
+				go memory.GiveBack(ctx, logger)
+				return cli.Failed(i.Run(ctx))
 			})
 		},
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 	"github.com/holdfast-xds/holdfast/mesh"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/replica"
@@ -298,7 +299,7 @@ func write(w io.Writer, format string, v any, table func(io.Writer)) error {
 		}
 		return cli.Failed(err)
 	case "json":
-		e := json.NewEncoder(w)
+		e := json.NewEncoder(yamlproto.JSONWriter(w))
 		e.SetIndent("", "  ")
 		return cli.Failed(e.Encode(v))
 	}

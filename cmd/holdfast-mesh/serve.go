@@ -92,6 +92,7 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.StringArrayVar(&cfg.Authn.Audiences, "token-audience", []string{authn.DefaultAudience}, "`AUDIENCE` of which tokens must be. May be repeated")
 	flags.StringVar(&cfg.JWKSFetch, "jwks-fetch", mesh.ControlPlane, "`WHO` gets the keys at the jwksUri of a RequestAuthentication: control-plane; or proxy: Envoy itself, if the URI is of a service of the mesh")
 	flags.StringVar(&cfg.JWKSCA, "jwks-ca", "", "PEM `FILE` of CAs to trust, besides those of the system, when the control plane gets such keys")
+	flags.BoolVar(&cfg.JWKSLoopback, "jwks-allow-loopback", false, "the control plane gets such keys also at loopback addresses of its own machine, which documents can lead it to; for development")
 	flags.StringVar(&cfg.Admin, "admin", defaultAdmin, "`ADDR`, host:port, of status and metrics; empty: none")
 	flags.StringVar(&cfg.StateDir, "state-dir", "", "`DIR` in which documents, in their last valid content, workloads that have registered and the keys of issuers of tokens are kept over a restart; empty: they are forgotten, and the next start needs a valid directory, or the store, the issuers and the proxies again")
 	flags.DurationVar(&cfg.StartWithProblemsAfter, "start-with-problems-after", 0, "`TIME` after which a start no longer waits for documents of --config that are not valid and have no last valid content in --state-dir: they are left out, and what they did is taken from proxies; 0: never")
@@ -106,6 +107,7 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.IntVar(&cfg.Throttle, "push-throttle", queue.DefaultThrottle, "`NUMBER` of proxies that are served at once")
 	flags.IntVar(&cfg.MaxProxies, "max-proxies", 0, "`NUMBER` of proxies that may be connected; a further one is refused, and told to try another replica; 0: any number")
 	flags.DurationVar(&cfg.MaxConnectionAge, "max-connection-age", 0, "`TIME` after which a proxy is told to connect again, so that proxies spread over replicas; 10 % more or less at random, 10s at least; 0: never")
+	flags.DurationVar(&cfg.MaxConnectionIdle, "max-connection-idle", time.Minute, "`TIME` after which a connection without a stream, on which nobody has authenticated, is closed; 0: never")
 	flags.DurationVar(&cfg.DrainTime, "drain-time", 5*time.Second, "`TIME` over which proxies are sent away at SIGTERM at most, 10ms for each; 0: all at once")
 	f.log.Add(flags)
 	return c
@@ -208,6 +210,8 @@ func (f *serveFlags) check() error {
 		return errors.New("--tls-name is for the certificate that --ca signs for this server, without --tls-cert")
 	case f.cfg.MaxProxies < 0:
 		return fmt.Errorf("--max-proxies %d: want a number of proxies, or 0 for any number", f.cfg.MaxProxies)
+	case f.cfg.MaxConnectionIdle < 0:
+		return fmt.Errorf("--max-connection-idle %s: want a time, or 0 for no limit", f.cfg.MaxConnectionIdle)
 	case f.cfg.MaxConnectionAge != 0 && f.cfg.MaxConnectionAge < minConnectionAge:
 		return fmt.Errorf("--max-connection-age %s: want at least %s, since each proxy asks for everything again; or 0 for no limit", f.cfg.MaxConnectionAge, minConnectionAge)
 	case f.cfg.DrainTime < 0 || f.cfg.DrainTime > maxDrainTime:

@@ -151,7 +151,7 @@ func writeDocuments(stdout, stderr io.Writer, output string, docs []etcd.Stored)
 	}
 	switch output {
 	case "json":
-		e := json.NewEncoder(stdout)
+		e := json.NewEncoder(yamlproto.JSONWriter(stdout))
 		e.SetIndent("", "  ")
 		return cli.Failed(e.Encode(map[string]any{"apiVersion": "v1", "kind": "List", "items": items}))
 	case "yaml":

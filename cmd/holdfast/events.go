@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-xds/holdfast/agent/events"
 	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
 
 const eventsLong = `Show what happened to the agent: control planes, clients, Envoy, certificates, the disk, and which
@@ -98,7 +99,7 @@ func readEvents(dir string, f events.Filter, each func(events.Event) error) erro
 func writeEvent(w io.Writer, e events.Event, format string) error {
 	switch format {
 	case "json":
-		return json.NewEncoder(w).Encode(e)
+		return json.NewEncoder(yamlproto.JSONWriter(w)).Encode(e)
 	case "yaml":
 		if _, err := io.WriteString(w, "---\n"); err != nil {
 			return err

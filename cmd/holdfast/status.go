@@ -140,7 +140,7 @@ func newDump() *command {
 // writeDump writes the resources of an agent. JSON is written as it comes.
 func writeDump(ctx context.Context, client admin.Client, w io.Writer, typeName, name, format string) error {
 	if format == "json" {
-		return client.Dump(ctx, w, typeName, name)
+		return client.Dump(ctx, yamlproto.JSONWriter(w), typeName, name)
 	}
 	var text bytes.Buffer
 	if err := client.Dump(ctx, &text, typeName, name); err != nil {
@@ -225,7 +225,7 @@ func (c *command) callAgentOrState(do func(context.Context, admin.Client) error)
 }
 
 func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+	enc := json.NewEncoder(yamlproto.JSONWriter(w))
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)

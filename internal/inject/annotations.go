@@ -120,6 +120,9 @@ func (s Settings) of(template *yaml.Node) (Settings, []string, error) {
 		case value == nil || value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str":
 			return s, nil, fmt.Errorf("its annotation %s is not a text, which Kubernetes rejects: put the value into quotes", key)
 		}
+		if len(value.Value) > maxAnnotation {
+			return s, nil, fmt.Errorf("its annotation %s has %d KiB: want at most %d KiB", key, len(value.Value)>>10, maxAnnotation>>10)
+		}
 		given = append(given, key)
 		if err := annotations[i].set(&s, value.Value); errors.Is(err, ErrLeftAlone) {
 			left = err

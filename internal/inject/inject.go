@@ -1,6 +1,6 @@
 // Package inject adds holdfast and Envoy to pod templates, and takes them away again: for `holdfast inject` and
 // `holdfast uninject`, which change files as text (Stream), and for a mutating webhook, which answers with a JSON patch
-// (Patch).
+// (Review).
 //
 // What is added is in templates/, one file for each shape, and is what the overlays in deploy/ have. The annotation
 // holdfast.dev/status says what was added and what was there before, so that Undo restores it; Pod undoes a former
@@ -87,7 +87,12 @@ func (t *target) add(added *yaml.Node, s Settings) {
 	}
 	first.Content = slices.Concat(yamledit.Value(yamledit.Value(added, "spec"), "initContainers").Content, first.Content)
 	volumes.Content = append(volumes.Content, yamledit.Value(yamledit.Value(added, "spec"), "volumes").Content...)
-	put(annotations, statusAnnotation, t.status.node())
+	status := t.status.node()
+	if len(status.Value) > maxAnnotations {
+		t.fail("it has so many containers that the annotation %s would have %d KiB, and Kubernetes allows %d", statusAnnotation, len(status.Value)>>10, maxAnnotations>>10)
+		return
+	}
+	put(annotations, statusAnnotation, status)
 }
 
 // grace gives the pod the time that its end takes.
@@ -235,25 +240,4 @@ func (t *target) set(m *yaml.Node, key, path string, value *yaml.Node) {
 	}
 	t.status.Put[path] = text
 	put(m, key, value)
-}
-
-// Patch returns the JSON patch (RFC 6902) that injects into a Pod, given as JSON: an empty list if nothing is to be
-// done. The error is ErrLeftAlone for a pod that is left alone.
-func Patch(podJSON []byte, s Settings) (patch []byte, warnings []string, err error) {
-	d, err := yamledit.Parse(podJSON)
-	if err != nil {
-		return nil, nil, err
-	}
-	if d.Root == nil || d.Root.Kind != yaml.MappingNode {
-		return nil, nil, errors.New("want a Pod as JSON")
-	}
-	if err := d.RepeatedKey(); err != nil {
-		return nil, nil, err
-	}
-	after := yamledit.Clone(d.Root)
-	if warnings, err = Pod(after, s); err != nil {
-		return nil, nil, err
-	}
-	patch, err = yamledit.Patch(d.Root, after)
-	return patch, warnings, err
 }

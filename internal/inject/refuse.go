@@ -41,7 +41,7 @@ func refuse(template *yaml.Node) error {
 		return errors.New("its pod has no containers: add one")
 	}
 	for _, check := range []func(metadata, spec *yaml.Node) error{
-		refuseLists, refusePlatform, refuseMesh, refuseRole, refuseNames, refusePorts,
+		refuseAnnotations, refuseLists, refusePlatform, refuseMesh, refuseRole, refuseNames, refusePorts,
 	} {
 		if err := check(metadata, spec); err != nil {
 			return err
@@ -49,6 +49,9 @@ func refuse(template *yaml.Node) error {
 	}
 	return nil
 }
+
+// maxName is how long Kubernetes allows the names of containers and volumes to be.
+const maxName = 63
 
 // refuseLists refuses what is no list of mappings where Kubernetes has one.
 func refuseLists(_, spec *yaml.Node) error {
@@ -65,6 +68,9 @@ func refuseLists(_, spec *yaml.Node) error {
 			name := text(c, "name")
 			if c == nil || c.Kind != yaml.MappingNode || name == "" {
 				return fmt.Errorf("spec.%s has an element without a name: give it one", key)
+			}
+			if len(name) > maxName {
+				return fmt.Errorf("spec.%s has an element with a name of %d characters: Kubernetes allows %d", key, len(name), maxName)
 			}
 			if seen[name] {
 				return fmt.Errorf("spec.%s has two elements with the name %q: rename one of both", key, name)

@@ -62,6 +62,9 @@ func readStatus(template *yaml.Node) (*status, error) {
 	if annotation == nil {
 		return nil, nil
 	}
+	if len(annotation.Value) > maxAnnotations {
+		return nil, errStatus("is longer than Kubernetes allows")
+	}
 	var s status
 	decoder := json.NewDecoder(strings.NewReader(annotation.Value))
 	if err := decoder.Decode(&s); err != nil || decoder.More() {
@@ -133,11 +136,13 @@ func (s *status) given(m *yaml.Node, key, path string) bool {
 	return err == nil && bytes.Equal(value, s.Put[path])
 }
 
+var unpointer = strings.NewReplacer("~1", "/", "~0", "~")
+
 // field returns the mapping that has the field at a path, and its key; nil if there is none.
 func (t *target) field(path string) (*yaml.Node, string) {
 	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	for i := range parts {
-		parts[i] = strings.NewReplacer("~1", "/", "~0", "~").Replace(parts[i])
+		parts[i] = unpointer.Replace(parts[i])
 	}
 	m := t.template
 	for i := 0; i < len(parts)-1; i++ {

@@ -136,7 +136,7 @@ func (i *Injector) Run(ctx context.Context) error {
 		return fmt.Errorf("--admin: %w", err)
 	}
 	clients, _ := listener.Room()
-	webhook, admin = listener.NewPool(clients, i.cfg.Log, nil).Bound(webhook), listener.Other(admin, i.cfg.Log)
+	webhook, admin = listener.NewPool(min(clients, maxConnections), i.cfg.Log, nil).Bound(webhook), listener.Other(admin, i.cfg.Log)
 	i.cfg.Log.Info("serving", "webhook", webhook.Addr().String(), "admin", admin.Addr().String())
 	// What is served goes on for the drain time; certificates and settings are kept meanwhile.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))

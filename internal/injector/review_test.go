@@ -146,12 +146,13 @@ func TestWhatIsNoReview(t *testing.T) {
 		{"nothing", "POST", isJSON, "{}", 400},
 		{"the version before", "POST", isJSON, strings.Replace(reviewOf("shop", plainPod), "admission.k8s.io/v1", "admission.k8s.io/v1beta1", 1), 400},
 		{"too much", "POST", isJSON, strings.Repeat(" ", maxReview+1), 413},
+		{"rubbish", "POST", isJSON, `{"x":[` + strings.Repeat("0,", 1<<20) + `0]}`, 400},
 	} {
 		if got := ask(row.method, row.kind, row.body); got.Code != row.code {
 			t.Errorf("%s: %d %s, want %d", row.name, got.Code, got.Body, row.code)
 		}
 	}
-	for result, want := range map[string]float64{resultInvalid: 6, resultInjected: 1} {
+	for result, want := range map[string]float64{resultInvalid: 7, resultInjected: 1} {
 		if got := testutil.ToFloat64(i.metrics.reviews.WithLabelValues(result)); got != want {
 			t.Errorf("%s: %v", result, got)
 		}
@@ -187,25 +188,34 @@ func TestSlowClientsHoldUpNobody(t *testing.T) {
 }
 
 func TestBodiesAreBoundedTogether(t *testing.T) {
-	b := &budget{}
-	b.left.Store(100)
-	first, release, err := b.read(strings.NewReader(strings.Repeat("a", 60)))
+	b := newBudget(100, 80)
+	first, release, err := b.read("a", strings.NewReader(strings.Repeat("a", 60)))
 	if err != nil || len(first) != 60 {
 		t.Fatalf("%q %v", first, err)
 	}
-	_, busy, err := b.read(strings.NewReader(strings.Repeat("b", 60)))
+	_, busy, err := b.read("b", strings.NewReader(strings.Repeat("b", 60)))
 	if !errors.Is(err, errBusy) {
 		t.Errorf("beyond the budget: %v", err)
 	}
 	busy()
+	_, busy, err = b.read("a", strings.NewReader(strings.Repeat("a", 30)))
+	if !errors.Is(err, errBusy) {
+		t.Errorf("beyond the part of an address: %v", err)
+	}
+	busy()
+	_, other, err := b.read("b", strings.NewReader(strings.Repeat("b", 40)))
+	if err != nil {
+		t.Errorf("what an address left to others: %v", err)
+	}
+	other()
 	release()
-	broken, after, err := b.read(io.MultiReader(strings.NewReader("c"), iotest.ErrReader(io.ErrUnexpectedEOF)))
+	broken, after, err := b.read("a", io.MultiReader(strings.NewReader("c"), iotest.ErrReader(io.ErrUnexpectedEOF)))
 	if !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("%q %v", broken, err)
 	}
 	after()
-	if left := b.left.Load(); left != 100 {
-		t.Errorf("%d bytes are left of 100 when all is released", left)
+	if b.sum != 0 || len(b.held) != 0 {
+		t.Errorf("%d bytes of %v are held when all is released", b.sum, b.held)
 	}
 }
 

@@ -8,41 +8,75 @@ import (
 	"io"
 	"log/slog"
 	"mime"
+	"net"
 	"net/http"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/holdfast-xds/holdfast/internal/listener"
+	"github.com/holdfast-xds/holdfast/internal/webguard"
 )
 
 const (
-	// maxReview bounds a request. The API server takes objects of up to 3 MiB, which may be there twice, and JSON of them.
-	maxReview = 8 << 20
+	// maxReview bounds a request. The API server takes objects of up to 3 MiB, and its etcd stores 1.5 MiB; a pod that is
+	// created is in a request once, beside a few kilobytes.
+	maxReview = 4 << 20
 	// maxConcurrent bounds the requests that are answered at once; further ones wait. A request that is still being sent
 	// has no place yet, so that slow clients hold up nobody.
-	maxConcurrent = 32
-	// maxBodies bounds the bytes of all requests that are being sent or answered; what exceeds it is rejected.
-	maxBodies = 256 << 20
+	maxConcurrent = 4
+	// maxBodies bounds the bytes of all requests that are being sent or answered; what exceeds it is rejected. One address
+	// may have half of them: other clients of the port leave room for the API server.
+	maxBodies   = 32 << 20
+	addressPart = maxBodies / 2
+	// maxAnswering is how much one request of any content takes beside its body while it is answered. A test holds it, and
+	// that all of this together is below the memory limit of deploy/injector.
+	maxAnswering = 22 << 20
+	// maxConnections bounds the connections to the webhook, of which each takes about 40 kB.
+	maxConnections = 500
 )
 
-// budget is how many bytes may be held at once.
-type budget struct{ left atomic.Int64 }
+// budget is how many bytes may be held at once, by all addresses and by one.
+type budget struct {
+	all, part int64
+
+	mu   sync.Mutex
+	held map[string]int64 // by address
+	sum  int64
+}
+
+// newBudget returns a budget of bytes for all addresses together, and for each.
+func newBudget(all, part int64) *budget {
+	return &budget{all: all, part: part, held: make(map[string]int64)}
+}
+
+// take takes bytes for an address, or gives them back if n is negative, and reports whether the budget has them. They are
+// taken also if not.
+func (b *budget) take(address string, n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sum += n
+	if b.held[address] += n; b.held[address] <= 0 {
+		delete(b.held, address)
+	}
+	return b.sum <= b.all && b.held[address] <= b.part
+}
 
 // errBusy is the error for a request for which the budget has nothing left.
 var errBusy = errors.New("too much is being reviewed: try again")
 
-// read reads everything, and returns what is to be called when it is not needed any more, also after an error.
-func (b *budget) read(from io.Reader) (all []byte, release func(), err error) {
+// read reads everything that an address sends, and returns what is to be called when it is not needed any more, also
+// after an error.
+func (b *budget) read(address string, from io.Reader) (all []byte, release func(), err error) {
 	taken := int64(0)
-	release = func() { b.left.Add(taken) }
+	release = func() { b.take(address, -taken) }
 	var buffer bytes.Buffer
 	for err == nil {
 		var n int64
 		n, err = io.CopyN(&buffer, from, 32<<10)
 		taken += n
-		if b.left.Add(-n) < 0 {
+		if !b.take(address, n) {
 			return nil, release, errBusy
 		}
 	}
@@ -88,7 +122,7 @@ func (i *Injector) adminServer() *http.Server {
 	probe("/readyz", i.ready)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(i.metrics.registry, promhttp.HandlerOpts{}))
 	return &http.Server{
-		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 15 * time.Second, IdleTimeout: time.Minute,
+		Handler: webguard.Guard{Machines: true}.Wrap(mux), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 15 * time.Second, IdleTimeout: time.Minute,
 		MaxHeaderBytes: 16 << 10, ConnState: listener.Requests, ErrorLog: slog.NewLogLogger(i.cfg.Log.Handler(), slog.LevelDebug),
 	}
 }
@@ -96,8 +130,7 @@ func (i *Injector) adminServer() *http.Server {
 // handleReviews answers admission reviews.
 func handleReviews(r *reviewer, m *metrics) http.Handler {
 	places := make(chan struct{}, maxConcurrent)
-	bodies := &budget{}
-	bodies.left.Store(maxBodies)
+	bodies := newBudget(maxBodies, addressPart)
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		began := time.Now()
 		reject := func(code int, format string, args ...any) {
@@ -113,7 +146,12 @@ func handleReviews(r *reviewer, m *metrics) http.Handler {
 			reject(http.StatusUnsupportedMediaType, "want Content-Type: application/json")
 			return
 		}
-		body, release, err := bodies.read(http.MaxBytesReader(w, req.Body, maxReview))
+		if req.ContentLength > maxReview {
+			reject(http.StatusRequestEntityTooLarge, "want at most %d MiB", maxReview>>20)
+			return
+		}
+		address, _, _ := net.SplitHostPort(req.RemoteAddr)
+		body, release, err := bodies.read(address, http.MaxBytesReader(w, req.Body, maxReview))
 		defer release()
 		if err != nil {
 			if errors.Is(err, errBusy) {

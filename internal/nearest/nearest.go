@@ -14,10 +14,16 @@ func Question(prefix, given string, known []string) string {
 	return ""
 }
 
+// maxName is the longest name that is compared. The time grows with the length, and some names come from whoever asks.
+const maxName = 256
+
 // Name returns the known name with the smallest distance from the given one, "" if all distances are greater than a third of
 // its length plus one.
 func Name(given string, known []string) string {
 	best, least := "", len(given)/3+2
+	if len(given) > maxName {
+		return ""
+	}
 	for _, name := range slices.Sorted(slices.Values(known)) {
 		if d := distance(given, name); d < least {
 			best, least = name, d

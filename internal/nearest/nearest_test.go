@@ -1,6 +1,9 @@
 package nearest
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestTheNearestNameIsSuggested(t *testing.T) {
 	known := []string{"upstream", "upstream-ca", "socket", "health"}
@@ -11,5 +14,12 @@ func TestTheNearestNameIsSuggested(t *testing.T) {
 		if got := Name(given, known); got != want {
 			t.Errorf("%q: %q, want %q", given, got, want)
 		}
+	}
+}
+
+func TestNothingIsNearALongText(t *testing.T) {
+	long := strings.Repeat("a", maxName+1)
+	if got := Name(long, []string{long}); got != "" {
+		t.Error("a long text is compared")
 	}
 }

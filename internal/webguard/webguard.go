@@ -4,7 +4,8 @@
 //
 // It promises that a request passes only if its Host is an address or a name that no web page can have,
 // if it comes from no other origin, and, if it is a POST, if a page could only send it to its own
-// origin. It does not authenticate clients. All methods may be called concurrently.
+// origin; or, for a server of machines, if no browser has sent it. It does not authenticate clients. All
+// methods may be called concurrently.
 package webguard
 
 import (
@@ -23,12 +24,30 @@ type Guard struct {
 	// PlainNames accepts names without a dot, such as the names of clusters, which Envoy sends as Host.
 	// No page has such a name.
 	PlainNames bool
+	// Machines passes whatever no browser has sent: probes and scrapers may use any name, and any header that no page can
+	// leave out of its requests tells a browser.
+	Machines bool
+}
+
+// fromBrowser reports whether a browser may have sent a request. Each sends Accept-Language, of which a page can change the
+// value and not that it is there (the Fetch standard, "HTTP-network-or-cache fetch"); the others are what most add.
+func fromBrowser(r *http.Request) bool {
+	for _, name := range []string{"Accept-Language", "Origin", "Referer", "Cookie", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest", "Sec-Ch-Ua", "Upgrade-Insecure-Requests"} {
+		if _, found := r.Header[name]; found {
+			return true
+		}
+	}
+	return strings.HasPrefix(r.UserAgent(), "Mozilla/")
 }
 
 // Wrap returns a handler that rejects requests that a web page may have sent, and passes the others to
 // next.
 func (g Guard) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if g.Machines && !fromBrowser(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
 		if !g.isOwnHost(r.Host) {
 			reject(w, http.StatusForbidden, fmt.Sprintf("the Host %q is not one of this server's: ask by its IP address, or by the name that it listens on", r.Host))
 			return

@@ -6,6 +6,36 @@ import (
 	"testing"
 )
 
+// A server of machines answers probes and scrapers by any name, and browsers as the others do.
+func TestMachinesGetThroughByAnyName(t *testing.T) {
+	for _, tc := range []struct {
+		name, method, host string
+		header             http.Header
+		want               int
+	}{
+		{"the kubelet", "GET", "10.0.0.1:15020", http.Header{"User-Agent": {"kube-probe/1.34"}, "Accept": {"*/*"}}, 200},
+		{"the kubelet, with a Host of the probe", "GET", "web.example", http.Header{"User-Agent": {"kube-probe/1.34"}}, 200},
+		{"Prometheus by a name", "GET", "node1.example:15020", http.Header{"User-Agent": {"Prometheus/3.5.0"}, "Accept": {"text/plain"}, "X-Prometheus-Scrape-Timeout-Seconds": {"10"}}, 200},
+		{"curl", "POST", "localhost:15020", http.Header{"User-Agent": {"curl/8"}}, 200},
+		{"a page that was rebound", "GET", "evil.example:15020", http.Header{"User-Agent": {"Mozilla/5.0 (X11)"}, "Accept-Language": {"en"}}, 403},
+		{"the same with all that a page can change", "GET", "evil.example:15020", http.Header{"User-Agent": {"kube-probe/1.34"}, "Accept-Language": {""}}, 403},
+		{"an image of another site", "GET", "127.0.0.1:15020", http.Header{"Accept-Language": {"en"}, "Origin": {"http://evil.example"}}, 403},
+		{"a form of another site", "POST", "127.0.0.1:15020", http.Header{"Accept-Language": {"en"}, "Content-Type": {"text/plain"}}, 415},
+		{"only a referrer", "GET", "evil.example", http.Header{"Referer": {"http://evil.example/"}}, 403},
+		{"a person with a browser", "GET", "127.0.0.1:15020", http.Header{"User-Agent": {"Mozilla/5.0"}, "Accept-Language": {"en"}, "Sec-Fetch-Site": {"none"}}, 200},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := httptest.NewRequest(tc.method, "/metrics", nil)
+			r.Host, r.Header = tc.host, tc.header
+			w := httptest.NewRecorder()
+			Guard{Machines: true}.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, r)
+			if w.Code != tc.want {
+				t.Errorf("%d %s, want %d", w.Code, w.Body, tc.want)
+			}
+		})
+	}
+}
+
 func TestOnlyWhatNoPageMaySendGetsThrough(t *testing.T) {
 	named, plain := Guard{Host: "node1.example"}, Guard{PlainNames: true}
 	for _, tc := range []struct {

@@ -41,10 +41,10 @@ func Patch(before, after *yaml.Node) ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
+var pointer = strings.NewReplacer("~", "~0", "/", "~1")
+
 // Token returns a key as a part of a JSON pointer (RFC 6901).
-func Token(key string) string {
-	return strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
-}
+func Token(key string) string { return pointer.Replace(key) }
 
 func patch(to *[]operation, path string, a, b *yaml.Node) {
 	if same(a, b, false) {

@@ -11,6 +11,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -20,6 +21,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
@@ -160,12 +162,12 @@ func TestATokenIsRefused(t *testing.T) {
 	changed := func(name string, value any) string {
 		return sign(t, r.key, jose.ES256, claimsOf(map[string]any{name: value}))
 	}
-	doubled := func(more string) string {
+	extended := func(of map[string]any, more string) string {
 		signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: r.key}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		claims, err := json.Marshal(claimsOf(nil))
+		claims, err := json.Marshal(claimsOf(of))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,37 +181,44 @@ func TestATokenIsRefused(t *testing.T) {
 		}
 		return text
 	}
+	doubled := func(more string) string { return extended(nil, more) }
 	admin, err := json.Marshal(claimsOf(map[string]any{"sub": "system:serviceaccount:kube-system:admin"}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct{ token, why string }{
-		"of another issuer":         {changed("iss", "https://evil.example"), `its issuer "https://evil.example" is not one of the mesh`},
-		"without an issuer":         {changed("iss", nil), `its issuer "" is not one of the mesh`},
-		"signed by somebody else":   {sign(t, pkitest.Key(t), jose.ES256, claimsOf(nil)), "no key of the issuer verifies its signature"},
-		"with other claims":         {parts[0] + "." + encode(string(admin)) + "." + parts[2], "no key of the issuer verifies its signature"},
-		"without a signature":       {parts[0] + "." + parts[1] + ".", "no key of the issuer verifies its signature"},
-		"with a claim twice":        {doubled(`,"SUB":"system:serviceaccount:kube-system:admin"}`), `it has the claim "SUB" twice`},
-		"with an expiry twice":      {doubled(`,"Exp":9999999999}`), `it has the claim "Exp" twice`},
-		"with a nested claim twice": {doubled(`,"kubernetes":[{"a":1,"A":2}]}`), `it has the claim "A" twice`},
-		"of the algorithm none":     {encode(`{"alg":"none"}`) + "." + parts[1] + ".", "malformed"},
-		"symmetric, with our key":   {sign(t, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), jose.HS256, claimsOf(nil)), "malformed"},
-		"expired":                   {changed("exp", time.Now().Add(-time.Hour).Unix()), "token is expired"},
-		"that never expires":        {changed("exp", nil), "token is expired"},
-		"not yet valid":             {changed("nbf", time.Now().Add(time.Hour).Unix()), "nbf"},
-		"for somebody else":         {changed("aud", []string{"https://kubernetes.default.svc"}), "its audience is"},
-		"for nobody":                {changed("aud", nil), "its audience is"},
-		"of a person":               {changed("sub", "alice"), `its subject "alice" is neither`},
-		"of a path":                 {changed("sub", "system:serviceaccount:a/sa/b:c"), "is neither"},
-		"of an empty namespace":     {changed("sub", "system:serviceaccount::c"), "is neither"},
-		"of a third part":           {changed("sub", "system:serviceaccount:a:b:c"), "is neither"},
-		"of a SPIFFE ID of SPIRE":   {changed("sub", "spiffe://cluster.local/web"), "and not spiffe://TRUSTDOMAIN/ns/NAMESPACE/sa/ACCOUNT"},
-		"of a broken SPIFFE ID":     {changed("sub", "spiffe://cluster.local/../ns/a/sa/b"), "its subject"},
-		"of two service accounts":   {changed("kubernetes.io", map[string]any{"namespace": "kube-system", "serviceaccount": map[string]any{"name": "admin"}}), `and its claims are of the service account "admin"`},
-		"that is none":              {"opaque", "it is not a JWT"},
-		"of garbage":                {"a.b.c", "it is not a JWT"},
-		"of too many parts":         {good + ".x", "it is not a JWT"},
-		"that is too long":          {good + strings.Repeat("x", maxToken), "want 16384 or fewer"},
+		"of another issuer":                 {changed("iss", "https://evil.example"), `its issuer "https://evil.example" is not one of the mesh`},
+		"without an issuer":                 {changed("iss", nil), `its issuer "" is not one of the mesh`},
+		"signed by somebody else":           {sign(t, pkitest.Key(t), jose.ES256, claimsOf(nil)), "no key of the issuer verifies its signature"},
+		"with other claims":                 {parts[0] + "." + encode(string(admin)) + "." + parts[2], "no key of the issuer verifies its signature"},
+		"without a signature":               {parts[0] + "." + parts[1] + ".", "no key of the issuer verifies its signature"},
+		"with a claim twice":                {doubled(`,"SUB":"system:serviceaccount:kube-system:admin"}`), `it has the claim "SUB" twice`},
+		"with an expiry twice":              {doubled(`,"Exp":9999999999}`), `it has the claim "Exp" twice`},
+		"with a nested claim twice":         {doubled(`,"kubernetes":[{"a":1,"A":2}]}`), `it has the claim "A" twice`},
+		"with a long s":                     {doubled(`,"\u017fub":"system:serviceaccount:kube-system:admin"}`), `it has the claim "\u017fub" twice`},
+		"with a long s in its issuer":       {doubled(`,"i\u017fs":"https://evil.example"}`), `it has the claim "i\u017fs" twice`},
+		"with the sign of Kelvin":           {doubled(`,"\u212aubernetes.io":{"namespace":"a"}}`), `"\u212aubernetes.io"`},
+		"with a nested long s":              {changed("kubernetes.io", map[string]any{"name\u017fpace": "a"}), `it has the claim "name\u017fpace", which is no spelling of namespace`},
+		"with two nested kelvins":           {doubled(`,"x":[{"k":1,"\u212a":2}]}`), `it has the claim "\u212a" twice`},
+		"with another case of the only one": {extended(map[string]any{"sub": nil}, `,"Sub":"system:serviceaccount:kube-system:admin"}`), `it has the claim "Sub", which is no spelling of sub`},
+		"of the algorithm none":             {encode(`{"alg":"none"}`) + "." + parts[1] + ".", "malformed"},
+		"symmetric, with our key":           {sign(t, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), jose.HS256, claimsOf(nil)), "malformed"},
+		"expired":                           {changed("exp", time.Now().Add(-time.Hour).Unix()), "token is expired"},
+		"that never expires":                {changed("exp", nil), "token is expired"},
+		"not yet valid":                     {changed("nbf", time.Now().Add(time.Hour).Unix()), "nbf"},
+		"for somebody else":                 {changed("aud", []string{"https://kubernetes.default.svc"}), "its audience is"},
+		"for nobody":                        {changed("aud", nil), "its audience is"},
+		"of a person":                       {changed("sub", "alice"), `its subject "alice" is neither`},
+		"of a path":                         {changed("sub", "system:serviceaccount:a/sa/b:c"), "is neither"},
+		"of an empty namespace":             {changed("sub", "system:serviceaccount::c"), "is neither"},
+		"of a third part":                   {changed("sub", "system:serviceaccount:a:b:c"), "is neither"},
+		"of a SPIFFE ID of SPIRE":           {changed("sub", "spiffe://cluster.local/web"), "and not spiffe://TRUSTDOMAIN/ns/NAMESPACE/sa/ACCOUNT"},
+		"of a broken SPIFFE ID":             {changed("sub", "spiffe://cluster.local/../ns/a/sa/b"), "its subject"},
+		"of two service accounts":           {changed("kubernetes.io", map[string]any{"namespace": "kube-system", "serviceaccount": map[string]any{"name": "admin"}}), `and its claims are of the service account "admin"`},
+		"that is none":                      {"opaque", "it is not a JWT"},
+		"of garbage":                        {"a.b.c", "it is not a JWT"},
+		"of too many parts":                 {good + ".x", "it is not a JWT"},
+		"that is too long":                  {good + strings.Repeat("x", maxToken), "want 16384 or fewer"},
 	} {
 		id, err := a.Identify(t.Context(), withToken(tc.token), domains)
 		if id != nil || status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), tc.why) || strings.Contains(err.Error(), parts[2]) {
@@ -434,6 +443,43 @@ func TestStrangersDoNotKeepTheIssuerBusy(t *testing.T) {
 	}
 	if n := from.asked.Load() - asked; n > 2 {
 		t.Errorf("50 forged tokens made %d requests to the issuer", n)
+	}
+}
+
+// Names are the same for folded where they are for encoding/json, for every character that has another case.
+func TestNamesAreFoldedAsWhenTheyAreDecoded(t *testing.T) {
+	pairs := 0
+	for r := rune(0); r <= unicode.MaxRune; r++ {
+		if unicode.SimpleFold(r) == r {
+			continue
+		}
+		for other := unicode.SimpleFold(r); other != r; other = unicode.SimpleFold(other) {
+			if pairs++; folded(string(r)) != folded(string(other)) {
+				t.Errorf("%+q and %+q", r, other)
+			}
+		}
+		for name, taken := range map[string]func(text []byte) bool{
+			"sub": func(text []byte) bool {
+				var v struct {
+					Value int `json:"sub"`
+				}
+				return json.Unmarshal(text, &v) == nil && v.Value == 1
+			},
+			"kub": func(text []byte) bool {
+				var v struct {
+					Value int `json:"kub"`
+				}
+				return json.Unmarshal(text, &v) == nil && v.Value == 1
+			},
+		} {
+			spelled := string(r) + "UB"
+			if got := folded(spelled) == folded(name); got != taken(fmt.Appendf(nil, `{%q:1}`, spelled)) {
+				t.Errorf("%+q is taken for %s by one of both", spelled, name)
+			}
+		}
+	}
+	if pairs < 2000 {
+		t.Errorf("%d pairs", pairs)
 	}
 }
 

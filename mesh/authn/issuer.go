@@ -12,10 +12,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"net/url"
 	"strings"
 	"sync"
+	"unicode"
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/go-jose/go-jose/v4"
@@ -79,16 +79,16 @@ func newIssuer(from Issuer, log *slog.Logger) (*issuer, error) {
 	if err != nil || u.Scheme != "https" || u.Host == "" {
 		return nil, errors.New("want a URL https://HOST…, of which the keys are asked for, or a file with them")
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
+	var conf *tls.Config
 	if from.CA != "" {
 		pool, err := dial.CertPool(from.CA)
 		if err != nil {
 			return nil, err
 		}
-		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+		conf = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	}
 	i.remote = &remoteKeys{
-		issuer: from.URL, client: &jwks.Client{Transport: transport, Timeout: timeout, OnlyTLS: true},
+		issuer: from.URL, client: &jwks.Client{Transport: jwks.Transport(conf, true), Timeout: timeout, OnlyTLS: true},
 		failed: func(err error) {
 			log.Warn("the keys of an issuer of tokens cannot be had", "issuer", from.URL, "err", err)
 		},
@@ -185,7 +185,7 @@ func parseBlock(block *pem.Block) (crypto.PublicKey, error) {
 }
 
 // issuerOf returns the claim iss of a token that is not verified. Claims of which a reader may take either of two are an
-// error, such as iss and ISS.
+// error, such as iss and ISS, and so is a claim that only some readers take for one that is read.
 func issuerOf(raw string) (string, error) {
 	if len(raw) > maxToken {
 		return "", fmt.Errorf("it has %d bytes: want %d or fewer", len(raw), maxToken)
@@ -202,7 +202,7 @@ func issuerOf(raw string) (string, error) {
 	if err := json.Unmarshal(payload, &claims); err != nil {
 		return "", errNotJWT
 	}
-	if err := distinct(json.NewDecoder(bytes.NewReader(payload))); err != nil {
+	if err := distinct(json.NewDecoder(bytes.NewReader(payload)), read); err != nil {
 		return "", err
 	}
 	var issuer string
@@ -214,8 +214,30 @@ func issuerOf(raw string) (string, error) {
 
 var errNotJWT = errors.New("it is not a JWT")
 
-// distinct returns an error if two names of an object, or of one within it, differ by case only, or not at all.
-func distinct(value *json.Decoder) error {
+// names are those of the claims that are read of an object, each with those within it.
+type names map[string]names
+
+// read are the claims that go-oidc and this package read.
+var read = names{
+	"iss": nil, "sub": nil, "aud": nil, "exp": nil, "iat": nil, "nbf": nil, "nonce": nil, "at_hash": nil, "_claim_names": nil, "_claim_sources": nil,
+	"kubernetes.io": {"namespace": nil, "serviceaccount": {"name": nil}},
+}
+
+// folded returns a name in the one spelling of all those which encoding/json takes for the same: it folds case as Unicode
+// does, where a long s is an s and the sign of Kelvin a k.
+func folded(name string) string {
+	return strings.Map(func(r rune) rune {
+		least := r
+		for next := unicode.SimpleFold(r); next != r; next = unicode.SimpleFold(next) {
+			least = min(least, next)
+		}
+		return least
+	}, name)
+}
+
+// distinct returns an error if encoding/json takes two names of an object, or of one within it, for the same, or a name for
+// one of those that are read although it is another: some readers would take one, and some the other.
+func distinct(value *json.Decoder, known names) error {
 	token, err := value.Token()
 	if err != nil {
 		return errNotJWT
@@ -224,26 +246,36 @@ func distinct(value *json.Decoder) error {
 	if !ok {
 		return nil
 	}
-	names := make(map[string]bool)
+	spelled := make(map[string]string)
+	for name := range known {
+		spelled[folded(name)] = name
+	}
+	seen := make(map[string]bool)
+	var other error // another spelling; that there are both says more
 	for value.More() {
+		within := names(nil)
 		if open == '{' {
 			token, err := value.Token()
 			name, ok := token.(string)
 			if err != nil || !ok {
 				return errNotJWT
 			}
-			folded := strings.ToLower(name)
-			if names[folded] {
-				return fmt.Errorf("it has the claim %.100q twice", name)
+			as := folded(name)
+			if seen[as] {
+				return fmt.Errorf("it has the claim %+.100q twice", name)
 			}
-			names[folded] = true
+			seen[as] = true
+			if right, ok := spelled[as]; ok && right != name {
+				other = fmt.Errorf("it has the claim %+.100q, which is no spelling of %s", name, right)
+			}
+			within = known[name]
 		}
-		if err := distinct(value); err != nil {
+		if err := distinct(value, within); err != nil {
 			return err
 		}
 	}
 	if _, err := value.Token(); err != nil {
 		return errNotJWT
 	}
-	return nil
+	return other
 }

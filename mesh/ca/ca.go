@@ -37,6 +37,7 @@ import (
 	pb "istio.io/api/security/v1alpha1"
 
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/repeats"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/sds/local"
 	"github.com/holdfast-xds/holdfast/sds/pki"
@@ -52,6 +53,8 @@ const (
 const (
 	maxRequest    = 64 << 10 // bytes of a CSR
 	maxIdentities = 10_000   // whose rates are remembered
+	// linesPerSecond bounds those of the log about requests that are refused, of one minute and client each.
+	linesPerSecond = 10
 	// perIdentity and burst bound the certificates of one identity: all pods of a service account may come at once.
 	perIdentity, burst = rate.Limit(10), 100
 )
@@ -92,6 +95,8 @@ type Server struct {
 	cfg   Config
 	own   own
 	rates *lru.Cache[string, *rate.Limiter]
+	// repeats limits the lines that clients can cause.
+	repeats *repeats.Limiter
 
 	mu    sync.Mutex
 	roots []*x509.Certificate
@@ -113,7 +118,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	rates, _ := lru.New[string, *rate.Limiter](maxIdentities) // the size is positive
-	s := &Server{cfg: cfg, rates: rates, own: own{names: names}}
+	s := &Server{cfg: cfg, rates: rates, repeats: repeats.New(1, linesPerSecond), own: own{names: names}}
 	if a, ok := cfg.Authority.(interface{ Require(func() []pki.Names) }); ok {
 		a.Require(s.required)
 	}
@@ -152,16 +157,18 @@ func (s *Server) setRoots(named []*x509.Certificate) {
 // CreateCertificate implements the service: it signs the public key of a request for who the client is.
 func (s *Server) CreateCertificate(ctx context.Context, req *pb.IstioCertificateRequest) (*pb.IstioCertificateResponse, error) {
 	s.cfg.Metrics.requests.Inc()
-	resp, err := s.create(ctx, req)
+	by := repeats.Peer(peerOf(ctx))
+	resp, err := s.create(ctx, req, &by)
 	if err != nil {
 		s.cfg.Metrics.refused.WithLabelValues(status.Code(err).String()).Inc()
-		s.cfg.Log.Warn("no certificate issued", "peer", peerOf(ctx), "code", status.Code(err).String(), "err", status.Convert(err).Message())
+		s.repeats.Log(s.cfg.Log, slog.LevelWarn, status.Code(err).String()+" "+by, "no certificate issued", "peer", peerOf(ctx), "code", status.Code(err).String(), "err", status.Convert(err).Message())
 		return nil, err
 	}
 	return resp, nil
 }
 
-func (s *Server) create(ctx context.Context, req *pb.IstioCertificateRequest) (*pb.IstioCertificateResponse, error) {
+// create makes the answer. by is who asks, for the log: once the client has proved an identity, that.
+func (s *Server) create(ctx context.Context, req *pb.IstioCertificateRequest, by *string) (*pb.IstioCertificateResponse, error) {
 	credentials := downstream.CredentialsOf(ctx)
 	if !credentials.Secure {
 		return nil, status.Error(codes.Unauthenticated, "certificates are issued over TLS only: ask --tls-listen")
@@ -178,7 +185,9 @@ func (s *Server) create(ctx context.Context, req *pb.IstioCertificateRequest) (*
 	case id == nil:
 		s.cfg.Metrics.unauthenticated.Inc()
 		return nil, status.Error(codes.Unauthenticated, "the client proves no identity, neither with a token nor with a certificate that has a SPIFFE ID")
-	case !slices.Contains(domains, id.TrustDomain):
+	}
+	*by = id.ID()
+	if !slices.Contains(domains, id.TrustDomain) {
 		return nil, status.Errorf(codes.PermissionDenied, "the trust domain of %s is not one of the mesh (%s)", id.ID(), strings.Join(domains, ", "))
 	}
 	if !s.limiter(id.ID()).AllowN(s.cfg.Now(), 1) {
@@ -236,7 +245,7 @@ func (s *Server) sign(ctx context.Context, req *pb.IstioCertificateRequest, key 
 		_, err = pki.Expectation{Key: key, Names: &names, Roots: answer.Roots}.Verify(answer.Chain, s.cfg.Now())
 	}
 	if err != nil {
-		s.cfg.Log.Error("the authority cannot sign", "identity", id.ID(), "err", err)
+		s.repeats.Log(s.cfg.Log, slog.LevelError, "the authority", "the authority cannot sign", "identity", id.ID(), "err", err)
 		return nil, status.Error(codes.Unavailable, "the authority cannot sign now: see the log of the control plane")
 	}
 	s.noteChain(answer)

@@ -546,3 +546,25 @@ func TestWhatTheAuthorityHasToSign(t *testing.T) {
 		}
 	}
 }
+
+// Anybody can ask without an end: that fills no disk, and the metric counts all.
+func TestRefusalsAreLoggedOnceForWhoAsks(t *testing.T) {
+	r := newRig(t)
+	req := request(t, pkitest.Key(t), nil)
+	for range 50 {
+		if _, err := r.ask("", nil, req); status.Code(err) != codes.Unauthenticated {
+			t.Fatal(err)
+		}
+		for _, account := range []string{"web", "api"} {
+			if _, err := r.ask("cluster.local/shop/"+account, nil, &pb.IstioCertificateRequest{}); status.Code(err) != codes.InvalidArgument {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got := strings.Count(r.log.String(), "no certificate issued"); got != 3 {
+		t.Errorf("%d lines, want one for the address and one for each identity:\n%s", got, r.log.String())
+	}
+	if got := r.counted("holdfast_mesh_certificates_refused_total"); got != 150 {
+		t.Errorf("%v are counted", got)
+	}
+}

@@ -217,15 +217,6 @@ func TestTheIssuerSaysWhereItsKeysAre(t *testing.T) {
 	}
 }
 
-func TestLinkLocalAddressesAreNotAsked(t *testing.T) {
-	for _, address := range []string{"169.254.169.254:80", "[fe80::1]:80", "[::ffff:169.254.169.254]:80", "[fd00:ec2::254]:80"} {
-		_, err := Transport().DialContext(context.Background(), "tcp", address)
-		if err == nil || !strings.Contains(err.Error(), "link-local") {
-			t.Errorf("%s: %v", address, err)
-		}
-	}
-}
-
 // What an issuer writes around its keys reaches no proxy: Envoy rejects the listener for some of it, and the configuration
 // of a proxy must be valid UTF-8.
 func TestOnlyKeysThatEnvoyVerifiesWithArePassedOn(t *testing.T) {

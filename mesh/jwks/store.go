@@ -4,12 +4,8 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"net"
 	"net/http"
-	"net/netip"
-	"net/url"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -43,7 +39,7 @@ type Source struct {
 
 // Config configures a Store.
 type Config struct {
-	// Transport asks for keys.
+	// Transport asks for keys; the function of that name makes one for what documents name.
 	Transport http.RoundTripper
 	// Changed is called after the first attempt to get keys, and after they have changed, from goroutines of Run.
 	Changed func(Source)
@@ -312,32 +308,4 @@ func isClosed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
-}
-
-// amazonMetadata is where EC2 gives credentials over IPv6, which is no link-local address.
-var amazonMetadata = netip.MustParseAddr("fd00:ec2::254")
-
-func isMetadata(a netip.Addr) bool {
-	a = a.Unmap().WithZone("")
-	return a.IsLinkLocalUnicast() || a == amazonMetadata
-}
-
-// Transport returns how keys are asked for whose place documents name: never of addresses where clouds give credentials to
-// whoever asks.
-func Transport() *http.Transport {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.Proxy = func(r *http.Request) (*url.URL, error) {
-		if a, err := netip.ParseAddr(r.URL.Hostname()); err == nil && isMetadata(a) {
-			return nil, nil // a proxy would ask: what follows refuses
-		}
-		return http.ProxyFromEnvironment(r)
-	}
-	dialer := &net.Dialer{Timeout: DefaultTimeout, Control: func(_, address string, _ syscall.RawConn) error {
-		if a, err := netip.ParseAddrPort(address); err == nil && isMetadata(a.Addr()) {
-			return &net.AddrError{Err: "keys are not asked for at link-local addresses and those of cloud metadata", Addr: address}
-		}
-		return nil
-	}}
-	t.DialContext = dialer.DialContext
-	return t
 }

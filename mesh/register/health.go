@@ -2,6 +2,7 @@ package register
 
 import (
 	"cmp"
+	"log/slog"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -128,9 +129,9 @@ func (r *Registrar) takeHealth(m *member) {
 	switch {
 	case m.entry == nil || h.State == before.State: // it is not registered, or only its message is another one
 	case h.State == Healthy:
-		r.log.Info("a workload is healthy", "name", m.key.String(), "node", m.proxy.Node)
+		r.say(m, slog.LevelInfo, "a workload is healthy", "name", m.key.String(), "node", m.proxy.Node)
 	default:
-		r.log.Warn("a workload is unhealthy", "name", m.key.String(), "node", m.proxy.Node, "err", h.Message)
+		r.say(m, slog.LevelWarn, "a workload is unhealthy", "name", m.key.String(), "node", m.proxy.Node, "err", h.Message)
 	}
 	r.update(m)
 }

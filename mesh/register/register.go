@@ -42,6 +42,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"github.com/holdfast-xds/holdfast/internal/repeats"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
@@ -56,6 +57,8 @@ const Grace = 10 * time.Second
 type Registrar struct {
 	config.Cache
 	log *slog.Logger
+	// repeats limits the lines that the workloads of an identity can cause.
+	repeats *repeats.Limiter
 
 	// events is held while handlers are called.
 	events   sync.Mutex
@@ -107,7 +110,7 @@ type member struct {
 // New returns a Registrar of the documents of a cache.
 func New(cache config.Cache, log *slog.Logger) *Registrar {
 	r := &Registrar{
-		Cache: cache, log: log, handlers: map[config.Kind][]func(config.Event){config.WorkloadEntry: nil},
+		Cache: cache, log: log, repeats: repeats.New(maxLines, linesPerSecond), handlers: map[config.Kind][]func(config.Event){config.WorkloadEntry: nil},
 		documents: make(map[config.Key]*config.Config), members: make(map[identity]*member),
 		candidates: make(map[config.Key][]*member), holders: make(map[config.Key]*member), changed: make(chan struct{}, 1),
 	}
@@ -276,7 +279,7 @@ func (r *Registrar) forget(m *member) {
 	if m.entry != nil {
 		m.entry = nil
 		delete(r.holders, m.key)
-		r.log.Info("a workload is removed", "name", m.key.String(), "group", m.group.Name)
+		r.say(m, slog.LevelInfo, "a workload is removed", "name", m.key.String(), "group", m.group.Name)
 	}
 }
 
@@ -303,11 +306,11 @@ func (r *Registrar) place(m *member) {
 	switch before := m.entry; {
 	case made != nil && before == nil:
 		r.holders[m.key] = m
-		r.log.Info("a workload has registered", "name", m.key.String(), "group", m.group.Name, "node", m.proxy.Node)
+		r.say(m, slog.LevelInfo, "a workload has registered", "name", m.key.String(), "group", m.group.Name, "node", m.proxy.Node)
 	case made == nil && before != nil:
 		delete(r.holders, m.key)
 		if !precedes {
-			r.log.Info("a workload is removed", "name", m.key.String(), "group", m.group.Name)
+			r.say(m, slog.LevelInfo, "a workload is removed", "name", m.key.String(), "group", m.group.Name)
 		}
 	case made != nil && config.ContentVersion(before) == config.ContentVersion(made):
 		made = before
@@ -315,6 +318,15 @@ func (r *Registrar) place(m *member) {
 	if m.entry = made; made == nil && m.ended {
 		r.forget(m) // it has no registration any more with which it could end
 	}
+}
+
+// maxLines is how many lines of one message the workloads of a service account cause in a minute, and linesPerSecond bounds
+// those of all.
+const maxLines, linesPerSecond = 100, 50
+
+// say logs what a workload causes, at most so often.
+func (r *Registrar) say(m *member, level slog.Level, message string, args ...any) {
+	r.repeats.Log(r.log, level, message+" "+m.group.Namespace+"/"+m.account, message, args...)
 }
 
 // precedes reports whether a document takes precedence over a workload: that of a person, and the registration of the same
@@ -339,7 +351,7 @@ func (r *Registrar) entryOf(m *member) *config.Config {
 		refused = "a node of the service account " + reg.account + " has registered with this address, at the replica " + reg.replica
 	}
 	if refused != "" && refused != m.refused {
-		r.log.Warn("a workload is not registered", "name", m.key.String(), "node", m.proxy.Node, "err", refused)
+		r.say(m, slog.LevelWarn, "a workload is not registered", "name", m.key.String(), "node", m.proxy.Node, "err", refused)
 	}
 	if m.refused = refused; refused != "" {
 		return nil

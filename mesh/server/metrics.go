@@ -17,6 +17,7 @@ type Metrics struct {
 	convergence, queueTime, debounceTime, pushTime       prometheus.Histogram
 	xdsPushTime, generation                              *prometheus.HistogramVec
 	triggers, rejects, pushes, classes, refused, patches *prometheus.CounterVec
+	missing                                              prometheus.Counter
 	proxies, services, maxProxies                        prometheus.Gauge
 	behind, holdingBack                                  func() float64 // set by New
 }
@@ -60,8 +61,11 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m.patches = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "holdfast_mesh_envoyfilter_failures_total", Help: "Patches of EnvoyFilters that were left out of a resource that was generated, by type: they could not be applied, or broke a rule of Envoy.",
 	}, []string{"type"})
+	m.missing = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "holdfast_mesh_secrets_withheld_total", Help: "Secrets that proxies asked for and did not get: there is none, nothing of the proxy names it, or the proxy has not authenticated.",
+	})
 	if registry != nil {
-		registry.MustRegister(m.patches, m.refused, m.convergence, m.queueTime, m.debounceTime, m.pushTime, m.triggers, m.rejects, m.proxies, m.maxProxies, m.services,
+		registry.MustRegister(m.patches, m.refused, m.missing, m.convergence, m.queueTime, m.debounceTime, m.pushTime, m.triggers, m.rejects, m.proxies, m.maxProxies, m.services,
 			m.pushes, m.xdsPushTime, m.generation, m.classes, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "holdfast_mesh_proxies_behind", Help: "Connected proxies that have not answered a change yet.",
 			}, func() float64 { return m.behind() }), prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -52,10 +52,10 @@ func (p *places) full() bool {
 // Full reports whether as many proxies are connected as Config.MaxProxies allows.
 func (s *Server) Full() bool { return s.places.full() }
 
-// refuseFull counts a proxy that there is no place for, and logs one of them each second.
-func (s *Server) refuseFull() error {
+// refuseFull counts a proxy that there is no place for, and logs one of its peer each minute.
+func (s *Server) refuseFull(peer string) error {
 	const why = "%d proxies are connected, as many as --max-proxies of this replica allows: connect to another replica, or start one more"
 	err := reconnect.Full(retryFull, why, s.places.max)
-	s.refused(codes.ResourceExhausted, err)
+	s.refused(peer, codes.ResourceExhausted, err)
 	return err
 }

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"bytes"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +21,8 @@ import (
 func TestAProxyBeyondTheMaximumIsSentAway(t *testing.T) {
 	on(t, services, func(r *rig) {
 		r.server.places.max = 2
+		var log bytes.Buffer
+		r.server.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 		one := r.connect("one", nil)
 		r.connect("two", nil)
 		again := r.connect("two", nil)
@@ -36,6 +40,12 @@ func TestAProxyBeyondTheMaximumIsSentAway(t *testing.T) {
 		}
 		if n := testutil.ToFloat64(r.server.cfg.Metrics.refused.WithLabelValues(codes.ResourceExhausted.String())); n != 1 || !r.server.Full() {
 			t.Errorf("%v were counted, full %v", n, r.server.Full())
+		}
+		for range 20 {
+			_ = attach(false)
+		}
+		if n := strings.Count(log.String(), "a client is refused"); n != 1 || testutil.ToFloat64(r.server.cfg.Metrics.refused.WithLabelValues(codes.ResourceExhausted.String())) != 21 {
+			t.Errorf("%d lines on refused clients:\n%s", n, log.String())
 		}
 		again.Close(downstream.End{}) // the other stream of two keeps its place
 		if err := attach(false); err == nil {

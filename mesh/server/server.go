@@ -19,9 +19,11 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-xds/holdfast/downstream"
+	"github.com/holdfast-xds/holdfast/internal/repeats"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh/authn"
@@ -64,6 +66,10 @@ type Registrar interface {
 	Workload(*proxy.Proxy) *register.Workload
 }
 
+// maxMissing is how many secrets that a peer does not get are logged in a minute, and linesPerSecond bounds the lines about
+// clients that are refused, of one minute and peer each, and about secrets.
+const maxMissing, linesPerSecond = 20, 10
+
 // Server serves proxies. Create one with New.
 type Server struct {
 	cfg     Config
@@ -72,9 +78,10 @@ type Server struct {
 
 	admission admission
 	places    places
-	refusals  rate.Sometimes
-	failures  rate.Sometimes
-	stopped   chan struct{} // closed when Run has ended
+	// repeats limits the lines about clients that are refused, and missing those about secrets that they do not get.
+	repeats, missing *repeats.Limiter
+	failures         rate.Sometimes
+	stopped          chan struct{} // closed when Run has ended
 
 	mu    sync.Mutex
 	gen   *generation // nil until Start
@@ -116,7 +123,7 @@ func New(cfg Config) *Server {
 	}
 	s := &Server{
 		cfg: cfg, started: time.Now(), source: source{cfg.Reader, cfg.Discovery, cfg.Keys},
-		admission: newAdmission(), places: places{max: cfg.MaxProxies, streams: make(map[string]int)}, refusals: rate.Sometimes{First: 10, Interval: time.Second},
+		admission: newAdmission(), places: places{max: cfg.MaxProxies, streams: make(map[string]int)}, repeats: repeats.New(1, linesPerSecond), missing: repeats.New(maxMissing, linesPerSecond),
 		failures: rate.Sometimes{First: 10, Interval: time.Second}, stopped: make(chan struct{}),
 		views: make(map[*view]struct{}), requested: make(chan struct{}, 1), queued: make(chan struct{}, 1),
 		unsettled: make(chan struct{}, 1), joins: newJoins(),
@@ -287,11 +294,11 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	if who, err = s.authenticate(who, c.Identity); err != nil {
+	if who, err = s.authenticate(who, c); err != nil {
 		return nil, err
 	}
 	if !c.Fetch && !s.places.take(c.Node.GetId()) {
-		return nil, s.refuseFull()
+		return nil, s.refuseFull(c.Peer)
 	}
 	leave := func() {
 		if !c.Fetch {
@@ -342,36 +349,41 @@ func (s *Server) Identify(ctx context.Context, c downstream.Credentials) (*proxy
 	}
 	id, err := s.cfg.Authn.Identify(ctx, c, domains)
 	if err != nil {
-		return nil, s.refuse(status.Code(err), status.Convert(err).Message())
+		return nil, s.refuse(peerOf(ctx), status.Code(err), status.Convert(err).Message())
 	}
 	return id, nil
 }
 
 // authenticate returns the proxy with the identity of its client, which Identify has found; it may be none.
-func (s *Server) authenticate(who *proxy.Proxy, of any) (*proxy.Proxy, error) {
+func (s *Server) authenticate(who *proxy.Proxy, c downstream.Client) (*proxy.Proxy, error) {
 	domains, err := s.TrustDomains()
 	if err != nil {
 		return nil, err
 	}
-	id, _ := of.(*proxy.Identity)
+	id, _ := c.Identity.(*proxy.Identity)
 	if who, err = who.Authenticate(id, domains); err != nil {
-		return nil, s.refuse(codes.PermissionDenied, err.Error())
+		return nil, s.refuse(c.Peer, codes.PermissionDenied, err.Error())
 	}
 	return who, nil
 }
 
-// refuse counts a client that is not served, and logs one of them each second: anybody can make them.
-func (s *Server) refuse(code codes.Code, why string) error {
+// refuse counts a client that is not served, and logs one of its peer each minute: anybody can make them.
+func (s *Server) refuse(peer string, code codes.Code, why string) error {
 	err := status.Error(code, why)
-	s.refused(code, err)
+	s.refused(peer, code, err)
 	return err
 }
 
-func (s *Server) refused(code codes.Code, err error) {
+func (s *Server) refused(peer string, code codes.Code, err error) {
 	s.cfg.Metrics.refused.WithLabelValues(code.String()).Inc()
-	s.refusals.Do(func() {
-		s.cfg.Log.Warn("a client is refused", "code", code.String(), "err", status.Convert(err).Message())
-	})
+	s.repeats.Log(s.cfg.Log, slog.LevelWarn, code.String()+" "+repeats.Peer(peer), "a client is refused", "peer", peer, "code", code.String(), "err", status.Convert(err).Message())
+}
+
+func peerOf(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok {
+		return p.Addr.String()
+	}
+	return ""
 }
 
 // TrustDomains returns the trust domain of the mesh and its aliases; UNAVAILABLE before the configuration was

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"iter"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/downstream/session"
+	"github.com/holdfast-xds/holdfast/internal/repeats"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh/config"
@@ -284,7 +286,8 @@ func (v *view) reportMissing(names []string) {
 		if !v.proxy.Authenticated {
 			reason = "the proxy has not authenticated: it must connect to --tls-listen, and prove its identity with a certificate or a token"
 		}
-		v.server.cfg.Log.Warn("proxy does not get a secret", "node", v.proxy.Node, "name", name, "reason", reason)
+		v.server.cfg.Metrics.missing.Inc()
+		v.server.missing.Log(v.server.cfg.Log, slog.LevelWarn, repeats.Peer(v.peer), "proxy does not get a secret", "node", v.proxy.Node, "name", name, "reason", reason)
 	}
 }
 

@@ -105,7 +105,7 @@ func startHoldfast(t *testing.T, g *group, dir, certs string) (listen, admin str
 	all += configMap(t, g)
 	check(t, os.WriteFile(filepath.Join(documents, "all.yaml"), []byte(all), 0o600))
 	listen, admin = "127.0.0.1:"+strconv.Itoa(freePort(t)), "127.0.0.1:"+strconv.Itoa(freePort(t))
-	args := []string{"serve", "--config", documents, "--admin", admin, "--cluster", "Kubernetes"}
+	args := []string{"serve", "--config", documents, "--admin", admin, "--cluster", "Kubernetes", "--jwks-allow-loopback"}
 	if g.JWKSFetch != "" {
 		args = append(args, "--jwks-fetch", g.JWKSFetch)
 	}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package injector
+
+const raceEnabled = false

@@ -139,6 +139,9 @@ type Meta struct {
 	ResourceVersion string
 	// Created decides between documents that contradict each other: the oldest wins.
 	Created time.Time
+	// Generation counts the changes of the content, as Kubernetes does; 0 if the document does not say it. The status of a document
+	// of the Gateway API names it.
+	Generation int64
 	// Origin says where the document was written, for messages: "file.yaml:12", "" if not known.
 	Origin string
 }

@@ -321,8 +321,8 @@ func (r *request) decode(body []byte) (*unstructured.Unstructured, error) {
 	if r.schema != nil {
 		setDefaults(obj.Object, r.schema)
 	}
-	if data, ok := obj.Object["stringData"].(map[string]any); ok && r.Kind == "Secret" {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("stringData is not supported: %v", slices.Sorted(maps.Keys(data))))
+	if obj.Object["stringData"] != nil {
+		return nil, apierrors.NewBadRequest("stringData is not supported")
 	}
 	return obj, nil
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -102,7 +101,7 @@ func conform(t *testing.T, controller gatewayv1.GatewayController) {
 		ConfigurableOptions: suite.ConfigurableOptions{
 			GatewayClassName: class, ConformanceProfiles: profiles, SkipTests: skip, Implementation: of,
 			UsableNetworkAddresses: address("usable"), UnusableNetworkAddresses: address("unusable"),
-			TimeoutConfig: timeouts(), CleanupTestResources: true,
+			TimeoutConfig: config.DefaultTimeoutConfig(), CleanupTestResources: true,
 		},
 		Client: c, ClientOptions: options, Clientset: set, RestConfig: conf, ManifestFS: []fs.FS{&conformance.Manifests},
 	})
@@ -163,18 +162,4 @@ func (p *plane) report(s *suite.ConformanceTestSuite, controller gatewayv1.Gatew
 	if dir := os.Getenv("HOLDFAST_CONFORMANCE_REPORTS"); dir != "" {
 		p.Check(os.WriteFile(filepath.Join(dir, strings.ReplaceAll(string(controller), "/", "_")+".yaml"), text, 0o600))
 	}
-}
-
-// timeouts are those of the suite, but nothing may take longer than a minute: whatever is to happen here happens at once.
-func timeouts() config.TimeoutConfig {
-	t := config.DefaultTimeoutConfig()
-	limit := 20 * time.Second
-	for _, of := range []*time.Duration{
-		&t.GatewayMustHaveAddress, &t.GatewayMustHaveCondition, &t.GatewayStatusMustHaveListeners, &t.GatewayListenersMustHaveConditions, &t.GWCMustBeAccepted,
-		&t.HTTPRouteMustNotHaveParents, &t.HTTPRouteMustHaveCondition, &t.TLSRouteMustHaveCondition, &t.TCPRouteMustHaveCondition, &t.RouteMustHaveParents,
-		&t.NamespacesMustBeReady, &t.LatestObservedGenerationSet, &t.DefaultTestTimeout, &t.MaxTimeToConsistency,
-	} {
-		*of = limit
-	}
-	return t
 }

@@ -1,9 +1,11 @@
 package gatewayapi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -46,24 +48,29 @@ type plane struct {
 	*rig.Rig
 	*cluster
 	nodes
-	issuer    *tokens.Issuer
-	mesh      *testbed.Process
-	xds       string
-	admin     string
-	documents string
+	// holdfast and envoy are the paths of the binaries.
+	holdfast, envoy string
+	issuer          *tokens.Issuer
+	mesh            *testbed.Process
+	xds             string
+	admin           string
+	documents       string
 	// api is where the suite's client finds the cluster.
 	api      string
 	gateways map[types.NamespacedName]*gateway
 }
 
 // gateway is an Envoy behind an agent, for a Gateway.
-type gateway struct{ agent, envoy *testbed.Process }
+type gateway struct {
+	agent, envoy *testbed.Process
+	admin        string // Envoy's, a Unix socket
+}
 
 // newPlane starts holdfast-mesh, without any document.
 func newPlane(t *testing.T) *plane {
 	r := rig.New(t)
 	p := &plane{Rig: r, documents: r.Path("documents"), xds: r.FreeAddr(), admin: r.FreeAddr(), gateways: make(map[types.NamespacedName]*gateway)}
-	p.dir = r.Dir
+	p.dir, p.holdfast, p.envoy = r.Dir, rig.Holdfast(t), envoytest.Binary(t)
 	r.Check(os.Mkdir(p.documents, 0o700))
 	r.Check(os.WriteFile(filepath.Join(p.documents, "none.yaml"), []byte("# no document\n"), 0o600))
 	var err error
@@ -136,7 +143,7 @@ func (p *plane) follow(obj *unstructured.Unstructured, deleted bool) error {
 		switch {
 		case deleted:
 			p.stopGateway(key.NamespacedName)
-			errs = append(errs, p.removePods(key.NamespacedName), p.writeSlices())
+			errs = append(errs, p.removePods(proxyOf(key.NamespacedName)), p.writeSlices())
 		case p.gateways[key.NamespacedName] == nil:
 			errs = append(errs, p.startGateway(key.NamespacedName), p.writeSlices())
 		}
@@ -179,7 +186,7 @@ func (p *plane) deployAll() error {
 	var errs []error
 	for _, obj := range p.of(deploymentKind, "") {
 		of := types.NamespacedName{Namespace: obj.GetNamespace(), Name: obj.GetName()}
-		if slices.ContainsFunc(p.nodes.pods, func(pod *pod) bool { return pod.deployment == of }) {
+		if slices.ContainsFunc(p.nodes.pods, func(pod *pod) bool { return pod.of == of }) {
 			continue
 		}
 		d, err := into[appsv1.Deployment](obj)
@@ -284,10 +291,10 @@ func (p *plane) readStatus() (map[objectKey]map[string]any, error) {
 // startGateway starts an agent, and behind it an Envoy with an address of its own, for a Gateway. Envoy's proof of who it is is a token.
 func (p *plane) startGateway(of types.NamespacedName) error {
 	ip := p.address()
-	name := fmt.Sprintf("g%d", p.next)
 	p.nodes.pods = append(p.nodes.pods, &pod{
-		NamespacedName: types.NamespacedName{Namespace: of.Namespace, Name: of.Name + "-proxy"}, deployment: of, ip: ip, labels: map[string]string{gatewayLabel: of.Name},
+		NamespacedName: types.NamespacedName{Namespace: of.Namespace, Name: of.Name + "-proxy"}, of: proxyOf(of), ip: ip, labels: map[string]string{gatewayLabel: of.Name},
 	})
+	name := fmt.Sprintf("g%d", p.next)
 	token, err := p.issuer.Token(of.Namespace, "default")
 	if err != nil {
 		return err
@@ -295,28 +302,37 @@ func (p *plane) startGateway(of types.NamespacedName) error {
 	if err := os.WriteFile(p.Path(name+"-token"), token, 0o600); err != nil {
 		return err
 	}
-	g := &gateway{}
+	g := &gateway{admin: p.Path(name + "-envoy.sock")}
 	p.gateways[of] = g
-	g.agent, err = testbed.Start(name, p.Path(name+".log"), rig.Holdfast(p), "run", "--socket", p.Path(name+".sock"), "--admin", "unix:"+p.Path(name+"-admin.sock"), "--health", "",
+	g.agent, err = testbed.Start(name, p.Path(name+".log"), p.holdfast, "run", "--socket", p.Path(name+".sock"), "--admin", "unix:"+p.Path(name+"-admin.sock"), "--health", "",
 		"--upstream", p.xds, "--upstream-ca", p.Path("ca/root-cert.pem"), "--upstream-token-file", p.Path(name+"-token"))
 	if err != nil {
 		return err
 	}
-	out, err := exec.Command(rig.Holdfast(p), "bootstrap", "--node-id", of.Name+"."+of.Namespace, "--node-cluster", of.Name, "--socket", p.Path(name+".sock"),
+	out, err := exec.Command(p.holdfast, "bootstrap", "--node-id", of.Name+"."+of.Namespace, "--node-cluster", of.Name, "--socket", p.Path(name+".sock"),
 		"--node-metadata", "TYPE=router", "--node-metadata", "NAMESPACE="+of.Namespace, "--node-metadata", "INSTANCE_IPS="+ip,
 		"--node-metadata", "SERVICE_ACCOUNT=default", "--node-metadata", `LABELS:={"`+gatewayLabel+`":"`+of.Name+`"}`,
-		"--envoy-admin", "unix:"+p.Path(name+"-envoy.sock"), "--out", p.Path(name+".json")).CombinedOutput()
+		"--envoy-admin", "unix:"+g.admin, "--out", p.Path(name+".json")).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
-	g.envoy, err = testbed.Start(name+"-envoy", p.Path(name+"-envoy.log"), os.Args[0], podCommand, ip, envoytest.Binary(p), "-c", p.Path(name+".json"),
+	g.envoy, err = testbed.Start(name+"-envoy", p.Path(name+"-envoy.log"), os.Args[0], podCommand, ip, p.envoy, "-c", p.Path(name+".json"),
 		"--concurrency", "1", "--drain-time-s", "1", "--disable-hot-restart", "--log-level", "info")
 	return err
 }
 
+// proxyOf names the proxy of a Gateway among the Deployments.
+func proxyOf(gateway types.NamespacedName) types.NamespacedName {
+	return types.NamespacedName{Namespace: gateway.Namespace, Name: "gateway/" + gateway.Name}
+}
+
+// stopGateway ends the Envoy and the agent of a Gateway. The Envoy must have rejected nothing.
 func (p *plane) stopGateway(of types.NamespacedName) {
 	g := p.gateways[of]
 	delete(p.gateways, of)
+	if err := g.neverRejected(); err != nil {
+		p.Errorf("the Envoy of the Gateway %s: %v", of, err)
+	}
 	for _, process := range []*testbed.Process{g.envoy, g.agent} {
 		if process == nil {
 			continue
@@ -327,4 +343,26 @@ func (p *plane) stopGateway(of types.NamespacedName) {
 		}
 		process.Kill()
 	}
+}
+
+// neverRejected returns which updates the Envoy has rejected. One that has only just started has no statistics yet.
+func (g *gateway) neverRejected() error {
+	client := http.Client{Timeout: rig.Limit, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", g.admin)
+	}}}
+	resp, err := client.Get("http://envoy/stats?filter=update_rejected$")
+	if err != nil {
+		return nil //nolint:nilerr // it has not started yet, or has ended, which is said elsewhere
+	}
+	defer func() { _ = resp.Body.Close() }()
+	stats, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(stats)) {
+		if !strings.HasSuffix(strings.TrimSpace(line), ": 0") {
+			return fmt.Errorf("it has rejected an update: %s", line)
+		}
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package gatewayapi
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -34,9 +35,9 @@ const echoImage = "registry.k8s.io/gateway-api/echo-basic:"
 // pod is a running backend of the suite: the suite's own program, in a network namespace of its own.
 type pod struct {
 	types.NamespacedName
-	deployment types.NamespacedName
-	labels     map[string]string
-	ip         string
+	of     types.NamespacedName // its Deployment
+	labels map[string]string
+	ip     string
 	// cmd is nil for an Envoy that serves a Gateway, which is a pod for the endpoints of Services only.
 	cmd    *exec.Cmd
 	exited chan struct{}
@@ -109,7 +110,7 @@ func (n *nodes) deploy(d *appsv1.Deployment, secret func(types.NamespacedName) *
 			return nil
 		}
 		p := &pod{
-			NamespacedName: types.NamespacedName{Namespace: d.Namespace, Name: d.Name + "-set-" + strconv.Itoa(i)}, deployment: of,
+			NamespacedName: types.NamespacedName{Namespace: d.Namespace, Name: d.Name + "-set-" + strconv.Itoa(i)}, of: of,
 			labels: d.Spec.Template.Labels, exited: make(chan struct{}),
 		}
 		env, err := n.environment(p, &spec, secret)
@@ -179,7 +180,7 @@ var errNoSecret = errors.New("its Secret does not exist")
 // remove ends the pods of a Deployment, and returns them.
 func (n *nodes) remove(of types.NamespacedName) (ended []*pod) {
 	n.pods = slices.DeleteFunc(n.pods, func(p *pod) bool {
-		if p.deployment != of {
+		if p.of != of {
 			return false
 		}
 		p.stop()
@@ -228,7 +229,7 @@ func (n *nodes) slice(svc *corev1.Service) *discoveryv1.EndpointSlice {
 		if port.TargetPort.Type == intstr.Int && port.TargetPort.IntVal != 0 {
 			number = port.TargetPort.IntVal
 		}
-		protocol := or(&port.Protocol, corev1.ProtocolTCP)
+		protocol := cmp.Or(port.Protocol, corev1.ProtocolTCP)
 		out.Ports = append(out.Ports, discoveryv1.EndpointPort{Name: &port.Name, Port: &number, Protocol: &protocol, AppProtocol: port.AppProtocol})
 	}
 	ready := true

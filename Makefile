@@ -246,7 +246,7 @@ deploy-short: ## the same without the image of another architecture
 page: build envoy browser bin/gotestsum ## the page in a browser: with Chromium and npm
 	$(call in-each,test/page,$(call gotest,-count=1 -timeout 30m ./...))
 
-peers: build envoy $(if $(SHORT),,previous) spire bin/gotestsum ## holdfast between programs of others: go-control-plane, grpc-go, SPIRE, istiod, etcd, OpenTelemetry
+peers: build envoy $(if $(SHORT),,previous) spire bin/gotestsum ## holdfast between programs of others: go-control-plane, grpc-go, SPIRE, istiod, etcd, OpenTelemetry, the conformance suite of the Gateway API
 	$(call in-each,$(peers),$(flags_of) $(call gotest,$(SHORT) -count=1 -timeout $(if $(SHORT),25m,30m) ./...))
 
 peers-short: ## the same without what takes long

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/gatewayapi"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
 )
 
 // apiStatus has the status of the documents of the Gateway API.
@@ -20,10 +22,10 @@ type apiStatus map[config.Key]any
 // proxy that serves it is connected: none is deployed for it.
 func (e *Environment) apiStatus() apiStatus {
 	out := apiStatus(gatewayapi.Convert(e.config, e.cfg.Domain).Status)
-	proxies := make(map[config.Key][]string)
+	proxies := make(map[config.Key][]*proxy.Proxy)
 	for _, s := range e.server.Served("") {
 		for _, key := range s.Gateways() {
-			proxies[key] = append(proxies[key], s.Proxy.Node)
+			proxies[key] = append(proxies[key], s.Proxy)
 		}
 	}
 	for key, status := range out {
@@ -34,14 +36,31 @@ func (e *Environment) apiStatus() apiStatus {
 	return out
 }
 
-// programmed says by which proxies a Gateway is served.
-func programmed(status *gatewayv1.GatewayStatus, key config.Key, proxies []string) {
+// maxAddresses is how many addresses the schema of the Gateway API allows in a status.
+const maxAddresses = 16
+
+// programmed says by which proxies a Gateway is served. One that has no Service has their addresses.
+func programmed(status *gatewayv1.GatewayStatus, key config.Key, proxies []*proxy.Proxy) {
+	var names []string
+	kind := gatewayv1.IPAddressType
+	addresses := status.Addresses
+	for _, p := range proxies {
+		names = append(names, p.Node)
+		for _, ip := range p.IPs {
+			one := gatewayv1.GatewayStatusAddress{Type: &kind, Value: ip.String()}
+			known := slices.ContainsFunc(addresses, func(a gatewayv1.GatewayStatusAddress) bool { return a.Value == one.Value })
+			if len(status.Addresses) == 0 && len(addresses) < maxAddresses && !known {
+				addresses = append(addresses, one)
+			}
+		}
+	}
+	status.Addresses = addresses
 	for i := range status.Conditions {
 		c := &status.Conditions[i]
 		if c.Type != string(gatewayv1.GatewayConditionProgrammed) || c.Status != metav1.ConditionTrue {
 			continue
 		}
-		c.Message = "served by " + strings.Join(proxies, ", ")
+		c.Message = "served by " + strings.Join(names, ", ")
 		if len(proxies) == 0 {
 			c.Status, c.Reason = metav1.ConditionFalse, string(gatewayv1.GatewayReasonNoResources)
 			c.Message = fmt.Sprintf("no connected proxy serves it: start one of the type router in the namespace %s with the label gateway.networking.k8s.io/gateway-name: %s",

@@ -107,6 +107,11 @@ type Config struct {
 	StartWithProblemsAfter time.Duration
 	// AllowEmpty lets an Etcd without any document count as one that has none, and not as one that is not filled yet.
 	AllowEmpty bool
+	// MaxNamespaceDocuments and MaxNamespaceBytes bound what a namespace may have in Etcd; 0 for any number.
+	MaxNamespaceDocuments, MaxNamespaceBytes int
+	// MaxProxiesPerIdentity is how many of MaxProxies may be of one identity; 0 for half of them. Registration bounds workloads that register.
+	MaxProxiesPerIdentity int
+	Registration          register.Limits
 	// TimeIsAge takes the creationTimestamp of a document in Etcd, which its author writes, for its age, and not its create_revision.
 	TimeIsAge bool
 	// Pprof adds profiles of the process to Admin, below /debug/pprof/.
@@ -220,7 +225,10 @@ func (e *Environment) source() (err error) {
 	if e.store, err = etcd.Open(e.cfg.Etcd); err != nil {
 		return err
 	}
-	source := etcd.NewSource(etcd.SourceConfig{Client: e.store, File: file(storedDocuments), AllowEmpty: e.cfg.AllowEmpty, TimeIsAge: e.cfg.TimeIsAge, Log: e.cfg.Log})
+	source := etcd.NewSource(etcd.SourceConfig{
+		Client: e.store, File: file(storedDocuments), AllowEmpty: e.cfg.AllowEmpty, TimeIsAge: e.cfg.TimeIsAge,
+		MaxDocuments: e.cfg.MaxNamespaceDocuments, MaxBytes: e.cfg.MaxNamespaceBytes, Log: e.cfg.Log,
+	})
 	e.lacks = source.Lacks
 	e.metrics.MustRegister(etcd.NewCollector(source))
 	e.config, e.stored = source, source.State
@@ -281,6 +289,7 @@ func (e *Environment) assemble() {
 	}
 	e.warnings = newWarnings(e.config, e.cfg.Domain, e.metrics, e.cfg.Log)
 	e.registrar = register.New(e.config, e.cfg.Log)
+	e.registrar.Limit(e.cfg.Registration)
 	if e.replica != nil {
 		e.registrar.Share(register.Sharing{Replica: e.replica.ID(), Store: e.store, Live: e.liveReplicas, Lacks: e.lacks})
 	}
@@ -288,7 +297,7 @@ func (e *Environment) assemble() {
 	metrics := server.NewMetrics(e.metrics)
 	e.server = server.New(server.Config{
 		Reader: e.config, Discovery: e.discovery, Shards: shards, Domain: e.cfg.Domain,
-		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, MaxProxies: e.cfg.MaxProxies, Metrics: metrics, Keys: e.keyReader(), Registrar: e.registrar, Authn: e.authn, Log: e.cfg.Log,
+		Debounce: e.cfg.Debounce, Throttle: e.cfg.Throttle, MaxProxies: e.cfg.MaxProxies, MaxProxiesPerIdentity: e.cfg.maxPerIdentity(), Metrics: metrics, Keys: e.keyReader(), Registrar: e.registrar, Authn: e.authn, Log: e.cfg.Log,
 	})
 	e.server.Follow(e.config, e.tokensChanged)
 	xds := downstream.Config{
@@ -306,6 +315,14 @@ func (e *Environment) assemble() {
 // registries returns the registries of documents as one.
 func (e *Environment) registries(cache config.Cache, options service.Options) *service.Discovery {
 	return service.NewDiscovery(options.Shards, service.NewKubernetes(cache, options), service.NewEntries(cache, options))
+}
+
+// maxPerIdentity returns how many proxies of one identity may be connected; 0 for any number.
+func (c *Config) maxPerIdentity() int {
+	if c.MaxProxiesPerIdentity == 0 && c.MaxProxies > 0 {
+		return (c.MaxProxies + 1) / 2
+	}
+	return c.MaxProxiesPerIdentity
 }
 
 func checkAddresses(cfg Config) error {

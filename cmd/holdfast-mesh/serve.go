@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/authn"
 	"github.com/holdfast-xds/holdfast/mesh/ca"
 	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/config/etcd"
 	"github.com/holdfast-xds/holdfast/mesh/push/debounce"
 	"github.com/holdfast-xds/holdfast/mesh/push/queue"
 )
@@ -106,7 +107,12 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.BoolVar(&cfg.Debounce.Endpoints, "debounce-endpoints", true, "changes of endpoints wait, too; false: they are pushed at once")
 	flags.IntVar(&cfg.Throttle, "push-throttle", queue.DefaultThrottle, "`NUMBER` of proxies that are served at once")
 	flags.IntVar(&cfg.MaxProxies, "max-proxies", 0, "`NUMBER` of proxies that may be connected; a further one is refused, and told to try another replica; 0: any number")
-	flags.DurationVar(&cfg.MaxConnectionAge, "max-connection-age", 0, "`TIME` after which a proxy is told to connect again, so that proxies spread over replicas; 10 % more or less at random, 10s at least; 0: never")
+	flags.IntVar(&cfg.MaxProxiesPerIdentity, "max-proxies-per-identity", 0, "`NUMBER` of --max-proxies that may be of one identity, or from one host if they prove none (loopback excepted); 0: half of them")
+	flags.IntVar(&cfg.Registration.PerAccount, "max-workloads-per-account", 1000, "`NUMBER` of workloads of one service account that may have registered, at all replicas; 0: any number")
+	flags.BoolVar(&cfg.Registration.AnyAddress, "register-any-address", false, "let workloads register with loopback, link-local, multicast and unspecified addresses, as on one machine")
+	flags.IntVar(&cfg.MaxNamespaceDocuments, "max-namespace-documents", etcd.DefaultMaxDocuments, "`NUMBER` of documents of one namespace in --etcd that are used, the oldest ones; 0: any number")
+	flags.IntVar(&cfg.MaxNamespaceBytes, "max-namespace-bytes", etcd.DefaultMaxBytes, "size in `BYTES` of the documents of one namespace in --etcd that are used, the oldest ones; 0: any size")
+	flags.DurationVar(&cfg.MaxConnectionAge, "max-connection-age", 30*time.Minute, "`TIME` after which a proxy is told to connect again, so that proxies spread over replicas and prove again who they are; 10 % more or less at random, 10s at least; 0: never")
 	flags.DurationVar(&cfg.MaxConnectionIdle, "max-connection-idle", time.Minute, "`TIME` after which a connection without a stream, on which nobody has authenticated, is closed; 0: never")
 	flags.DurationVar(&cfg.DrainTime, "drain-time", 5*time.Second, "`TIME` over which proxies are sent away at SIGTERM at most, 10ms for each; 0: all at once")
 	f.log.Add(flags)
@@ -212,6 +218,8 @@ func (f *serveFlags) check() error {
 		return fmt.Errorf("--max-proxies %d: want a number of proxies, or 0 for any number", f.cfg.MaxProxies)
 	case f.cfg.MaxConnectionIdle < 0:
 		return fmt.Errorf("--max-connection-idle %s: want a time, or 0 for no limit", f.cfg.MaxConnectionIdle)
+	case f.cfg.MaxProxiesPerIdentity < 0 || f.cfg.Registration.PerAccount < 0 || f.cfg.MaxNamespaceDocuments < 0 || f.cfg.MaxNamespaceBytes < 0:
+		return errors.New("--max-proxies-per-identity, --max-workloads-per-account, --max-namespace-documents, --max-namespace-bytes: want numbers that are not negative")
 	case f.cfg.MaxConnectionAge != 0 && f.cfg.MaxConnectionAge < minConnectionAge:
 		return fmt.Errorf("--max-connection-age %s: want at least %s, since each proxy asks for everything again; or 0 for no limit", f.cfg.MaxConnectionAge, minConnectionAge)
 	case f.cfg.DrainTime < 0 || f.cfg.DrainTime > maxDrainTime:

@@ -141,6 +141,9 @@ type Meta struct {
 	Created time.Time
 	// Order is the place of the document in the history of its store; zero if the store has no history, as a directory.
 	Order StoreOrder
+	// Generation counts the changes of the content, as Kubernetes does; 0 if the document does not say it. The status of a document
+	// of the Gateway API names it.
+	Generation int64
 	// Origin says where the document was written, for messages: "file.yaml:12", "" if not known.
 	Origin string
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -235,7 +236,7 @@ func (d *document) unmarshalError(err error, lines func(int) int) {
 }
 
 // otherMetadata are the fields of metadata that have no meaning here.
-var otherMetadata = []string{"generateName", "selfLink", "uid", "resourceVersion", "generation", "deletionTimestamp",
+var otherMetadata = []string{"generateName", "selfLink", "uid", "resourceVersion", "deletionTimestamp",
 	"deletionGracePeriodSeconds", "ownerReferences", "finalizers", "managedFields", "clusterName"}
 
 // meta reads the metadata of a document, and sets its key.
@@ -266,6 +267,8 @@ func (d *document) meta(schema *Schema) Meta {
 			meta.Annotations = d.texts(value)
 		case key == "creationTimestamp":
 			meta.Created = d.time(value)
+		case key == "generation": // a cluster writes it, and no person
+			_ = json.Unmarshal(value.JSON(), &meta.Generation)
 		case key == "name" || key == "namespace":
 			if _, ok := value.Text(); !ok {
 				d.addAt(value, "must be a string")

@@ -30,7 +30,7 @@ func (d *document) kubernetes(c *Config) {
 	if status := d.root.Get("status"); status != nil {
 		d.status(status, object.Elem().FieldByName("Status"))
 	}
-	meta := metav1.ObjectMeta{Name: c.Name, Namespace: c.Namespace, Labels: c.Labels, Annotations: c.Annotations}
+	meta := metav1.ObjectMeta{Name: c.Name, Namespace: c.Namespace, Labels: c.Labels, Annotations: c.Annotations, Generation: c.Generation}
 	if !c.Created.IsZero() {
 		meta.CreationTimestamp = metav1.NewTime(c.Created)
 	}

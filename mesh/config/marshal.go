@@ -53,6 +53,7 @@ type objectMeta struct {
 	Labels            map[string]string `json:"labels,omitempty"`
 	Annotations       map[string]string `json:"annotations,omitempty"`
 	CreationTimestamp *metav1.Time      `json:"creationTimestamp,omitempty"`
+	Generation        int64             `json:"generation,omitempty"`
 	ManagedFields     []managed         `json:"managedFields,omitempty"`
 }
 
@@ -71,7 +72,7 @@ func Marshal(c *Config, by Author) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", c.Meta.Key, err)
 	}
 	o := object{APIVersion: c.APIVersion, Kind: c.Kind.Short(), fields: fields, Metadata: objectMeta{
-		Name: c.Name, Namespace: c.Namespace, Labels: c.Labels, Annotations: c.Annotations,
+		Name: c.Name, Namespace: c.Namespace, Labels: c.Labels, Annotations: c.Annotations, Generation: c.Generation,
 	}}
 	if o.APIVersion == "" {
 		o.APIVersion = SchemaOf(c.Kind).APIVersion()

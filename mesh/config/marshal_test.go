@@ -28,7 +28,7 @@ data: {token: c2VjcmV0}
 ---
 apiVersion: gateway.networking.k8s.io/v1beta1
 kind: ReferenceGrant
-metadata: {name: shop, namespace: shop}
+metadata: {name: shop, namespace: shop, generation: 7}
 spec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: web}], to: [{group: "", kind: Service}]}
 `
 

@@ -131,6 +131,9 @@ func (k *checker) headerFilter(at *path, f *gatewayv1.HTTPHeaderFilter) {
 	k.atMost(at.field("remove"), len(f.Remove), maxFilters)
 	for i, name := range f.Remove {
 		k.report(at.field("remove").at(i), name, headerNameProblem(name))
+		if slices.Contains(f.Remove[:i], name) {
+			k.errorf(at.field("remove").at(i), "%q is there twice", name)
+		}
 	}
 }
 

@@ -75,6 +75,11 @@ func TestLoadBalancersAreValidated(t *testing.T) {
 			at + ".consistentHash.httpCookie.name: it is missing", at + ".consistentHash.httpCookie.ttl: must be a duration, or 0s for a cookie of the session",
 			at + `.consistentHash.httpCookie.attributes[1].name: "a" is there twice`, at + ".consistentHash.httpCookie.attributes[2].name: it is missing"}},
 		{"Maglev", lb("consistentHash: {useSourceIp: true, maglev: {tableSize: 100}}"), []string{at + ".consistentHash.maglev.tableSize: must be a prime number below 5000011, and is 100"}},
+		{"the largest Maglev table", lb("consistentHash: {useSourceIp: true, maglev: {tableSize: 4999999}}"), nil},
+		{"a larger one", lb("consistentHash: {useSourceIp: true, maglev: {tableSize: 5000011}}"), []string{at + ".consistentHash.maglev.tableSize: must be a prime number below 5000011, and is 5000011"}},
+		{"the largest ring", lb("consistentHash: {useSourceIp: true, ringHash: {minimumRingSize: 8388608}}"), nil},
+		{"a larger one of a ring", lb("consistentHash: {useSourceIp: true, ringHash: {minimumRingSize: 8388609}}"), []string{at + ".consistentHash.ringHash.minimumRingSize: must be at most 8388608, and is 8388609"}},
+		{"a larger one in the old field", lb("consistentHash: {useSourceIp: true, minimumRingSize: 9000000}"), []string{at + ".consistentHash.minimumRingSize: must be at most 8388608, and is 9000000"}},
 		{"two sizes of a ring", lb("consistentHash: {useSourceIp: true, minimumRingSize: 1, ringHash: {minimumRingSize: 1}}"), []string{
 			at + ".consistentHash.minimumRingSize: cannot be combined with ringHash or maglev"}},
 		{"both locality settings", lb("localityLbSetting: {}, zoneAwareLbSetting: {failoverPriority: [topology.kubernetes.io/zone]}"), []string{

@@ -8,8 +8,12 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// maxMaglev is the exclusive upper bound of Envoy for the size of a Maglev table.
-const maxMaglev = 5000011
+const (
+	// maxMaglev is the exclusive upper bound of Istio for the size of a Maglev table; Envoy takes 5000011, too.
+	maxMaglev = 5000011
+	// maxRing is the upper bound of Envoy for the size of a ring.
+	maxRing = 8388608
+)
 
 // loadBalancer checks how endpoints are chosen; nil is none.
 func (k *checker) loadBalancer(at *path, lb *networking.LoadBalancerSettings, outlier *networking.OutlierDetection) {
@@ -72,11 +76,21 @@ func (k *checker) consistentHash(at *path, hash *networking.LoadBalancerSettings
 	if hash.MinimumRingSize != 0 && hash.HashAlgorithm != nil {
 		k.errorf(at.field("minimumRingSize"), "cannot be combined with ringHash or maglev")
 	}
+	//lint:ignore SA1019 the deprecated field is validated as in Istio
+	k.ringSize(at.field("minimumRingSize"), hash.MinimumRingSize)
+	k.ringSize(at.fields("ringHash.minimumRingSize"), hash.GetRingHash().GetMinimumRingSize())
 	if maglev := hash.GetMaglev(); maglev != nil {
 		size := maglev.TableSize
 		if size == 0 || size >= maxMaglev || !new(big.Int).SetUint64(size).ProbablyPrime(0) {
 			k.errorf(at.fields("maglev.tableSize"), "must be a prime number below %d, and is %d", maxMaglev, size)
 		}
+	}
+}
+
+// ringSize checks the size of a ring, which istiod does not.
+func (k *checker) ringSize(at *path, size uint64) {
+	if size > maxRing {
+		k.errorf(at, "must be at most %d, and is %d", maxRing, size)
 	}
 }
 

@@ -2,9 +2,12 @@ package gatewayapi
 
 import (
 	"fmt"
+	"slices"
 
 	networking "istio.io/api/networking/v1alpha3"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
 )
 
 // hostnameKind is Istio's kind of backends that are named by their host, for ServiceEntries.
@@ -30,8 +33,16 @@ func (c *converter) referred(r *route, ref gatewayv1.BackendObjectReference, mes
 	switch kind {
 	case "/Service":
 		host, found = c.hostOf(name, namespace), c.service(name, namespace) != nil
+		if !mesh {
+			c.reaches(r, config.Key{Kind: config.Service, Namespace: namespace, Name: name})
+		}
 	case hostnameKind:
 		found = c.hasHost(host, namespace)
+		for _, d := range c.reader.List(config.ServiceEntry, namespace) {
+			if !mesh && slices.Contains(d.Spec.(*networking.ServiceEntry).GetHosts(), host) {
+				c.reaches(r, d.Meta.Key)
+			}
+		}
 	default:
 		return &networking.Destination{}, &problem{string(gatewayv1.RouteReasonInvalidKind), fmt.Sprintf(
 			"referencing unsupported backendRef: group %q kind %q", or(ref.Group, ""), or(ref.Kind, "Service"))}
@@ -41,6 +52,15 @@ func (c *converter) referred(r *route, ref gatewayv1.BackendObjectReference, mes
 		return out, &problem{string(gatewayv1.RouteReasonBackendNotFound), fmt.Sprintf("backend(%s) not found", host)}
 	}
 	return out, nil
+}
+
+// reaches notes that requests reach a backend through the Gateways of a route.
+func (c *converter) reaches(r *route, backend config.Key) {
+	for _, gw := range r.gateways {
+		if !slices.Contains(c.ancestors[backend], gw) {
+			c.ancestors[backend] = append(c.ancestors[backend], gw)
+		}
+	}
 }
 
 // shares returns the references that have a share of the traffic, and the shares. A single one has all.

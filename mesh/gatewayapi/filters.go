@@ -2,6 +2,7 @@ package gatewayapi
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,7 +28,7 @@ func headersOf(h **networking.Headers) *networking.Headers {
 	return *h
 }
 
-// headerOperations returns changes of headers. Of two with the same name the first counts.
+// headerOperations returns changes of headers. Of two with the same name the first counts, and one that is removed twice is removed once.
 func headerOperations(f *gatewayv1.HTTPHeaderFilter) *networking.Headers_HeaderOperations {
 	byName := func(list []gatewayv1.HTTPHeader) map[string]string {
 		if len(list) == 0 {
@@ -41,7 +42,13 @@ func headerOperations(f *gatewayv1.HTTPHeaderFilter) *networking.Headers_HeaderO
 		}
 		return out
 	}
-	return &networking.Headers_HeaderOperations{Set: byName(f.Set), Add: byName(f.Add), Remove: f.Remove}
+	var remove []string
+	for _, name := range f.Remove {
+		if !slices.ContainsFunc(remove, func(other string) bool { return strings.EqualFold(name, other) }) {
+			remove = append(remove, name)
+		}
+	}
+	return &networking.Headers_HeaderOperations{Set: byName(f.Set), Add: byName(f.Add), Remove: remove}
 }
 
 // redirect returns a redirect. Without a port it is that of the scheme, if there is one, or else that of the listener.

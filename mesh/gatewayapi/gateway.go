@@ -19,10 +19,13 @@ const nameOverride = "gateway.istio.io/name-override"
 // listener is a listener of a Gateway to which routes can be attached.
 type listener struct {
 	gatewayv1.Listener
-	of    config.Key
-	ref   string // by which routes refer to it
-	hosts []string
-	kinds []gatewayv1.RouteGroupKind
+	of config.Key
+	// controller is that of the class of the Gateway, and generation that of the Gateway.
+	controller gatewayv1.GatewayController
+	generation int64
+	ref        string // by which routes refer to it
+	hosts      []string
+	kinds      []gatewayv1.RouteGroupKind
 	// served is set if it is one of the result.
 	served   bool
 	attached int
@@ -46,7 +49,8 @@ func (c *converter) gateway(d *config.Config, gw *gatewayv1.Gateway) {
 	var accepted []*listener
 	for _, spec := range gw.Spec.Listeners {
 		l := &listener{
-			Listener: spec, of: d.Meta.Key, ref: d.Namespace + "/" + d.Name + "~" + string(spec.Name),
+			Listener: spec, of: d.Meta.Key, controller: gatewayv1.GatewayController(controller), generation: d.Generation,
+			ref:   d.Namespace + "/" + d.Name + "~" + string(spec.Name),
 			hosts: c.listenerHosts(d.Namespace, &spec),
 		}
 		l.kinds, l.invalidKinds = supportedKinds(&spec)
@@ -66,11 +70,17 @@ func (c *converter) gateway(d *config.Config, gw *gatewayv1.Gateway) {
 	}
 }
 
+// namesServices reports whether the addresses of a Gateway name Services.
+func namesServices(gw *gatewayv1.Gateway) bool {
+	addresses := gw.Spec.Addresses
+	return len(addresses) > 1 || len(addresses) == 1 && or(addresses[0].Type, gatewayv1.IPAddressType) != gatewayv1.IPAddressType
+}
+
 // servicesOf returns the hosts of the Services whose workloads serve a Gateway: those that its addresses name or, if it has
 // none, the one that a deployment of Istio would have.
 func (c *converter) servicesOf(d *config.Config, gw *gatewayv1.Gateway) (services []string, wrong *problem) {
 	addresses := gw.Spec.Addresses
-	if len(addresses) == 0 || len(addresses) == 1 && or(addresses[0].Type, gatewayv1.IPAddressType) == gatewayv1.IPAddressType {
+	if !namesServices(gw) {
 		name := d.Name + "-" + string(gw.Spec.GatewayClassName)
 		if own := d.Annotations[nameOverride]; own != "" {
 			name = own
@@ -231,6 +241,21 @@ func (c *converter) finishGateways() {
 		}
 		gw := d.Spec.(*gatewayv1.Gateway)
 		services, wrong := c.servicesOf(d, gw)
+		if in := gw.Spec.Infrastructure; in != nil && in.ParametersRef != nil {
+			ref := in.ParametersRef
+			if p := c.parameters(string(ref.Group), string(ref.Kind), d.Namespace, ref.Name); p != nil {
+				wrong = firstProblem(p, wrong)
+			}
+		}
+		kind := gatewayv1.HostnameAddressType
+		var unknown []string
+		for _, host := range services {
+			if c.hasHost(host, d.Namespace) {
+				status.Addresses = append(status.Addresses, gatewayv1.GatewayStatusAddress{Type: &kind, Value: host})
+			} else if namesServices(gw) {
+				unknown = append(unknown, host)
+			}
+		}
 		accepted := condition{kind: string(gatewayv1.GatewayConditionAccepted), reason: string(gatewayv1.GatewayReasonAccepted), message: "Resource accepted", problem: wrong}
 		if valid < len(listeners) && wrong == nil {
 			accepted.reason, accepted.message = string(gatewayv1.GatewayReasonListenersNotValid), "One or more of the Gateway's listeners are invalid"
@@ -241,18 +266,33 @@ func (c *converter) finishGateways() {
 		programmed := condition{kind: string(gatewayv1.GatewayConditionProgrammed), reason: string(gatewayv1.GatewayReasonProgrammed), message: "Resource programmed"}
 		if valid == 0 {
 			programmed.problem = &problem{string(gatewayv1.GatewayReasonInvalid), "None of the Gateway's listeners are valid"}
+		} else if len(unknown) > 0 {
+			programmed.problem = &problem{string(gatewayv1.GatewayReasonAddressNotUsable), "there is no service " + strings.Join(unknown, ", ")}
 		}
-		status.Conditions = conditions(accepted, programmed, condition{
+		all := []condition{accepted, programmed, {
 			kind: string(gatewayv1.GatewayConditionResolvedRefs), reason: string(gatewayv1.GatewayReasonResolvedRefs), message: "All references resolved",
-		})
-		kind := gatewayv1.HostnameAddressType
-		for _, host := range services {
-			if c.hasHost(host, d.Namespace) {
-				status.Addresses = append(status.Addresses, gatewayv1.GatewayStatusAddress{Type: &kind, Value: host})
-			}
+		}}
+		if insecureFrontend(gw) {
+			all = append(all, condition{
+				kind: string(gatewayv1.GatewayConditionInsecureFrontendValidationMode), reason: string(gatewayv1.GatewayReasonConfigurationChanged),
+				message: "Clients are served whose certificate is not valid, or that have none",
+			})
 		}
+		status.Conditions = conditions(d.Generation, all...)
 		c.out.Status[d.Meta.Key] = status
 	}
+}
+
+// parameters returns what is wrong with a reference to parameters; nil for a ConfigMap that exists. Those have no effect here: they say
+// how istiod deploys proxies.
+func (c *converter) parameters(group, kind, namespace, name string) *problem {
+	switch {
+	case group != "" || kind != "ConfigMap":
+		return &problem{string(gatewayv1.GatewayReasonInvalidParameters), fmt.Sprintf("parametersRef: a %s of the group %q is not supported, only a ConfigMap", kind, group)}
+	case c.reader.Get(config.Key{Kind: config.ConfigMap, Namespace: namespace, Name: name}) == nil:
+		return &problem{string(gatewayv1.GatewayReasonInvalidParameters), fmt.Sprintf("parametersRef: ConfigMap %s/%s not found", namespace, name)}
+	}
+	return nil
 }
 
 // status returns the status of a listener.
@@ -284,6 +324,6 @@ func (l *listener) status() gatewayv1.ListenerStatus {
 	}
 	return gatewayv1.ListenerStatus{
 		Name: l.Name, SupportedKinds: l.kinds, AttachedRoutes: int32(l.attached), //nolint:gosec // it is a number of documents
-		Conditions: conditions(accepted, programmed, resolved, conflicted),
+		Conditions: conditions(l.generation, accepted, programmed, resolved, conflicted),
 	}
 }

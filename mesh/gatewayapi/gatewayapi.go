@@ -87,7 +87,7 @@ const MeshParent = "mesh"
 func Convert(reader config.Reader, domain string) *Result {
 	c := &converter{
 		reader: reader, domain: domain, classes: make(map[string]string), listeners: make(map[config.Key][]*listener),
-		mergedFor: make(map[string]*Routes), warned: make(map[config.Problem]bool),
+		mergedFor: make(map[string]*Routes), ancestors: make(map[config.Key][]config.Key), warned: make(map[config.Problem]bool),
 		out: &Result{Roots: make(map[string]string), Status: make(map[config.Key]any)},
 	}
 	if !c.any() {
@@ -120,6 +120,8 @@ type converter struct {
 	// merged are the routes of HTTP by parent and host, in the order in which they were found.
 	merged    []*Routes
 	mergedFor map[string]*Routes
+	// ancestors are the Gateways through which requests reach a Service or a ServiceEntry.
+	ancestors map[config.Key][]config.Key
 	// warned are the warnings that there are already.
 	warned map[config.Problem]bool
 }
@@ -169,8 +171,12 @@ func (c *converter) readClasses() {
 		class := d.Spec.(*gatewayv1.GatewayClass)
 		c.classes[d.Name] = string(class.Spec.ControllerName)
 		if config.IsOurController(string(class.Spec.ControllerName)) {
-			c.out.Status[d.Meta.Key] = &gatewayv1.GatewayClassStatus{Conditions: conditions(condition{
-				kind: string(gatewayv1.GatewayClassConditionStatusAccepted), reason: string(gatewayv1.GatewayClassReasonAccepted), message: "Handled by holdfast-mesh",
+			var wrong *problem
+			if ref := class.Spec.ParametersRef; ref != nil {
+				wrong = c.parameters(string(ref.Group), string(ref.Kind), string(or(ref.Namespace, "")), ref.Name)
+			}
+			c.out.Status[d.Meta.Key] = &gatewayv1.GatewayClassStatus{SupportedFeatures: SupportedFeatures(), Conditions: conditions(d.Generation, condition{
+				kind: string(gatewayv1.GatewayClassConditionStatusAccepted), reason: string(gatewayv1.GatewayClassReasonAccepted), message: "Handled by holdfast-mesh", problem: wrong,
 			})}
 		}
 	}

@@ -38,6 +38,15 @@ func read(t *testing.T, documents string) *config.Index {
 	return index
 }
 
+// ended returns a Gateway with listeners that end TLS.
+func ended(listeners ...string) string {
+	var all []string
+	for _, l := range listeners {
+		all = append(all, "{name: "+l+", tls: {mode: Terminate, options: {gateway.istio.io/tls-terminate-mode: ISTIO_MUTUAL}}}")
+	}
+	return "kind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: istio, listeners: [" + strings.Join(all, ", ") + "]}\n---\n"
+}
+
 // describe returns a result as text: what is served, and what is wrong.
 func describe(r *Result) string {
 	var b strings.Builder
@@ -91,6 +100,9 @@ func matchText(r *networking.HTTPRoute) string {
 	}
 	if m.GetUri().GetRegex() != "" {
 		text = "~" + m.GetUri().GetRegex()
+	}
+	if removed := r.GetHeaders().GetRequest().GetRemove(); len(removed) > 0 {
+		text += fmt.Sprintf(" removes %v", removed)
 	}
 	return fmt.Sprintf("%s%s%s%s", m.GetMethod().GetExact(), text, strings.Repeat(" header", len(m.GetHeaders())), strings.Repeat(" query", len(m.GetQueryParams())))
 }
@@ -176,6 +188,13 @@ spec: {parentRefs: [{name: edge}], rules: [{matches: [{path: {value: /a}}], back
 		{"passthrough", services + "kind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: istio, listeners: [{name: tls, port: 443, protocol: TLS, hostname: \"*.a.test\", tls: {mode: Passthrough}}]}\n---\n" +
 			"kind: TLSRoute\nmetadata: {name: r, namespace: shop}\nspec: {parentRefs: [{name: edge}], hostnames: [\"*.test\", x.a.test, other.example], rules: [{backendRefs: [{name: a, port: 80}]}]}",
 			"listener shop/edge~tls TLS:443 [shop/*.a.test] PASSTHROUGH  by [edge-istio.shop.svc.cluster.local]\n[*.a.test x.a.test] at [shop/edge~tls]\n  tls [*.a.test x.a.test] -> a.shop.svc.cluster.local:80=1\n"},
+		{"TLS that ends at the gateway", services + ended("a, port: 443, protocol: TLS, hostname: \"*.test\"", "b, port: 443, protocol: TLS, hostname: b.test") +
+			"kind: TLSRoute\nmetadata: {name: r, namespace: shop}\nspec: {parentRefs: [{name: edge}], hostnames: [a.test, b.test], rules: [{backendRefs: [{name: a, port: 80}]}]}\n---\n" +
+			"kind: TLSRoute\nmetadata: {name: s, namespace: shop}\nspec: {parentRefs: [{name: edge, sectionName: a}], hostnames: [b.test, c.test], rules: [{backendRefs: [{name: a, port: 80}]}]}",
+			"listener shop/edge~a TLS:443 [shop/*.test] ISTIO_MUTUAL  by [edge-istio.shop.svc.cluster.local]\nlistener shop/edge~b TLS:443 [shop/b.test] ISTIO_MUTUAL  by [edge-istio.shop.svc.cluster.local]\n" +
+				"[a.test] at [shop/edge~a]\n  tls [a.test] -> A\n[b.test] at [shop/edge~b]\n  tls [b.test] -> A\n[c.test] at [shop/edge~a]\n  tls [c.test] -> A\n"},
+		{"headers that are removed twice", services + edge + "kind: HTTPRoute\nmetadata: {name: r, namespace: shop}\nspec: {parentRefs: [{name: edge}], rules: [{filters: [{type: RequestHeaderModifier, requestHeaderModifier: {remove: [x-a, X-A, x-b]}}], backendRefs: [{name: a, port: 80}]}]}",
+			listenerOfEdge + "[*] at [shop/edge~http]\n  r: /* removes [x-a x-b] -> A\n"},
 		{"routes of the mesh", services + "kind: HTTPRoute\nmetadata: {name: own, namespace: shop}\nspec: {parentRefs: [{group: \"\", kind: Service, name: a}], rules: [{backendRefs: [{name: b, namespace: data, port: 80}]}]}\n---\n" +
 			"kind: HTTPRoute\nmetadata: {name: other, namespace: data}\nspec: {parentRefs: [{group: \"\", kind: Service, name: a, namespace: shop, port: 80}, {group: \"\", kind: Service, name: nobody}], rules: [{backendRefs: [{name: b, port: 80}]}]}",
 			"[a.shop.svc.cluster.local] at [mesh] for data\n  other: /* -> b.data.svc.cluster.local:80=1\n[a.shop.svc.cluster.local] at [mesh]\n  own: /* -> b.data.svc.cluster.local:80=1\n" +
@@ -230,7 +249,28 @@ spec: {gatewayClassName: c, addresses: [{type: Hostname, value: x}, {type: IPAdd
 ---
 kind: HTTPRoute
 metadata: {name: r, namespace: shop}
-spec: {parentRefs: [{name: edge, sectionName: a}, {name: edge, sectionName: d}, {name: elsewhere}], rules: [{backendRefs: [{name: nobody, port: 80}]}]}
+spec: {parentRefs: [{name: edge, sectionName: a}, {name: edge, sectionName: d}, {name: elsewhere}], rules: [{backendRefs: [{name: a, port: 80}, {name: nobody, port: 80}]}]}
+---
+kind: HTTPRoute
+metadata: {name: s, namespace: shop}
+spec: {parentRefs: [{name: other}, {group: "", kind: Service, name: a}], rules: [{backendRefs: [{name: a, port: 80}]}]}
+---
+kind: Gateway
+metadata: {name: other, namespace: shop}
+spec:
+  gatewayClassName: istio
+  addresses: [{type: Hostname, value: a}, {type: Hostname, value: nobody}]
+  listeners: [{name: a, port: 80, protocol: HTTP, allowedRoutes: {kinds: [{kind: GRPCRoute}]}}]
+  infrastructure: {parametersRef: {group: "", kind: ConfigMap, name: none}}
+  tls: {frontend: {default: {validation: {mode: AllowInsecureFallback, caCertificateRefs: [{group: "", kind: ConfigMap, name: none}]}}}}
+---
+kind: GatewayClass
+metadata: {name: d}
+spec: {controllerName: istio.io/gateway-controller, parametersRef: {group: x.io, kind: Thing, name: t}}
+---
+kind: BackendTLSPolicy
+metadata: {name: q, namespace: shop}
+spec: {targetRefs: [{group: "", kind: Service, name: b}], validation: {hostname: a.test, wellKnownCACertificates: System}}
 ---
 kind: BackendTLSPolicy
 metadata: {name: p, namespace: shop}
@@ -248,16 +288,19 @@ spec: {targetRefs: [{group: "", kind: Service, name: a}], validation: {hostname:
 			}
 		case *gatewayv1.HTTPRouteStatus:
 			for _, p := range s.Parents {
-				got = append(got, fmt.Sprintf("%s: %s/%s: %s", key, p.ParentRef.Name, or(p.ParentRef.SectionName, ""), conditionText(p.Conditions)))
+				got = append(got, fmt.Sprintf("%s: %s/%s of %s: %s", key, p.ParentRef.Name, or(p.ParentRef.SectionName, ""), p.ControllerName, conditionText(p.Conditions)))
 			}
 		case *gatewayv1.PolicyStatus:
 			for _, a := range s.Ancestors {
-				got = append(got, fmt.Sprintf("%s: %s: %s", key, a.AncestorRef.Name, conditionText(a.Conditions)))
+				ref := a.AncestorRef
+				got = append(got, fmt.Sprintf("%s: %s/%s/%s of %s: %s", key, *ref.Kind, or(ref.Namespace, ""), ref.Name, a.ControllerName, conditionText(a.Conditions)))
 			}
 		}
 	}
 	want := []string{
-		"BackendTLSPolicy shop/p: a: Accepted=False(NoValidCACertificate) ResolvedRefs=False(InvalidKind)",
+		"BackendTLSPolicy shop/p: Service//a of istio.io/mesh-controller: Accepted=False(NoValidCACertificate) ResolvedRefs=False(InvalidKind)",
+		"BackendTLSPolicy shop/p: Gateway/shop/edge of holdfast.dev/gateway-controller: Accepted=False(NoValidCACertificate) ResolvedRefs=False(InvalidKind)",
+		"BackendTLSPolicy shop/q: Service//b of istio.io/mesh-controller: Accepted=False(TargetNotFound) ResolvedRefs",
 		"Gateway shop/edge: Accepted Programmed ResolvedRefs",
 		"  a: Accepted Conflicted Programmed ResolvedRefs=False(InvalidRouteKinds), 1 routes",
 		"  b: Accepted=False(ProtocolConflict) Conflicted=True(ProtocolConflict) Programmed=False(ProtocolConflict) ResolvedRefs, 0 routes",
@@ -265,12 +308,58 @@ spec: {targetRefs: [{group: "", kind: Service, name: a}], validation: {hostname:
 		"  d: Accepted=False(UnsupportedProtocol) Conflicted Programmed=False(Invalid) ResolvedRefs, 0 routes",
 		"Gateway shop/none: Accepted=False(UnsupportedAddress) Programmed=False(Invalid) ResolvedRefs",
 		"  a: Accepted Conflicted Programmed=False(Invalid) ResolvedRefs=False(InvalidCertificateRef), 0 routes",
+		"Gateway shop/other: Accepted=False(InvalidParameters) InsecureFrontendValidationMode Programmed=False(AddressNotUsable) ResolvedRefs",
+		"  a: Accepted Conflicted Programmed ResolvedRefs, 0 routes",
 		"GatewayClass c: Accepted",
-		"HTTPRoute shop/r: edge/a: Accepted ResolvedRefs=False(BackendNotFound)",
-		"HTTPRoute shop/r: edge/d: Accepted=False(NotAllowedByListeners) ResolvedRefs=False(BackendNotFound)",
+		"GatewayClass d: Accepted=False(InvalidParameters)",
+		"HTTPRoute shop/r: edge/a of holdfast.dev/gateway-controller: Accepted ResolvedRefs=False(BackendNotFound)",
+		"HTTPRoute shop/r: edge/d of holdfast.dev/gateway-controller: Accepted=False(NotAllowedByListeners) ResolvedRefs=False(BackendNotFound)",
+		"HTTPRoute shop/s: other/ of istio.io/gateway-controller: Accepted=False(NotAllowedByListeners) ResolvedRefs",
+		"HTTPRoute shop/s: a/ of istio.io/gateway-controller: Accepted ResolvedRefs",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestTheConditionsNameTheGenerationOfTheirDocument(t *testing.T) {
+	r := Convert(read(t, services+`kind: GatewayClass
+metadata: {name: c, generation: 2}
+spec: {controllerName: holdfast.dev/gateway-controller}
+---
+kind: Gateway
+metadata: {name: edge, namespace: shop, generation: 3}
+spec: {gatewayClassName: c, listeners: [{name: a, port: 80, protocol: HTTP}]}
+---
+kind: HTTPRoute
+metadata: {name: r, namespace: shop, generation: 4}
+spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: a, port: 80}]}]}
+---
+kind: BackendTLSPolicy
+metadata: {name: p, namespace: shop, generation: 5}
+spec: {targetRefs: [{group: "", kind: Service, name: a}], validation: {hostname: a.test, wellKnownCACertificates: System}}`), config.DefaultDomain)
+	of := make(map[string][]metav1.Condition)
+	for key, status := range r.Status {
+		switch s := status.(type) {
+		case *gatewayv1.GatewayClassStatus:
+			of[key.Name] = s.Conditions
+		case *gatewayv1.GatewayStatus:
+			of[key.Name] = slices.Concat(s.Conditions, s.Listeners[0].Conditions)
+		case *gatewayv1.HTTPRouteStatus:
+			of[key.Name] = s.Parents[0].Conditions
+		case *gatewayv1.PolicyStatus:
+			of[key.Name] = slices.Concat(s.Ancestors[0].Conditions, s.Ancestors[1].Conditions)
+		}
+	}
+	for name, want := range map[string]int64{"c": 2, "edge": 3, "r": 4, "p": 5} {
+		if len(of[name]) == 0 {
+			t.Errorf("%s has no conditions", name)
+		}
+		for _, c := range of[name] {
+			if c.ObservedGeneration != want {
+				t.Errorf("%s, %s: got the generation %d, want %d", name, c.Type, c.ObservedGeneration, want)
+			}
+		}
 	}
 }
 

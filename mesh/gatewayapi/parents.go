@@ -16,6 +16,8 @@ type route struct {
 	*config.Config
 	spec      gatewayv1.CommonRouteSpec
 	hostnames []string // "*" if it has none
+	// gateways are the Gateways that have a listener that accepts it, in the order of its parents.
+	gateways []config.Key
 }
 
 func hostnamesOf(hosts []gatewayv1.Hostname) (out []string) {
@@ -55,8 +57,14 @@ func (p *parent) isListener() bool { return p.listener != nil }
 // attached is what the references of a route lead to.
 type attached struct {
 	parents []*parent
-	// ours are the indexes of the references that are for this controller.
-	ours []int
+	// ours are the references that are for this mesh.
+	ours []ours
+}
+
+// ours is a reference of a route to a parent of this mesh: its index, and the controller whose the parent is.
+type ours struct {
+	ref        int
+	controller gatewayv1.GatewayController
 }
 
 // has reports whether there is a parent of a sort.
@@ -75,7 +83,7 @@ func (c *converter) attach(r *route) (out attached) {
 				}
 				continue
 			}
-			out.ours = append(out.ours, i)
+			out.ours = append(out.ours, ours{i, found[0].controller})
 			for _, l := range found {
 				if l.conflict != nil {
 					continue
@@ -86,6 +94,9 @@ func (c *converter) attach(r *route) (out attached) {
 				}
 				if p.serves() {
 					l.attached++
+					if !slices.Contains(r.gateways, l.of) {
+						r.gateways = append(r.gateways, l.of)
+					}
 				}
 				for _, o := range found {
 					if o != l && o.Port == l.Port && o.Protocol == l.Protocol && o.hostname() != l.hostname() {
@@ -95,14 +106,14 @@ func (c *converter) attach(r *route) (out attached) {
 				out.parents = append(out.parents, p)
 			}
 		case "/Service":
-			out.ours = append(out.ours, i)
+			out.ours = append(out.ours, ours{i, config.GatewayController})                                                                    // which istiod names of services, too
 			p := &parent{ref: i, hosts: []string{c.hostOf(string(ref.Name), namespace)}, port: uint32(or(ref.Port, 0)), namespace: namespace} //nolint:gosec // ports are validated
 			if c.service(string(ref.Name), namespace) == nil {
 				p.denied = &problem{string(gatewayv1.RouteReasonNoMatchingParent), fmt.Sprintf("parent service: %q not found", ref.Name)}
 			}
 			out.parents = append(out.parents, p)
 		case string(config.ServiceEntry):
-			out.ours = append(out.ours, i)
+			out.ours = append(out.ours, ours{i, config.GatewayController})            // which istiod names of services, too
 			p := &parent{ref: i, port: uint32(or(ref.Port, 0)), namespace: namespace} //nolint:gosec // ports are validated
 			if entry := c.serviceEntry(string(ref.Name), namespace); entry != nil {
 				p.hosts = entry.GetHosts()
@@ -168,13 +179,13 @@ func (p *parent) isolates(host string) bool {
 // parents that it leads to accepts the route, and whether what the route refers to is there.
 func (c *converter) routeStatus(r *route, a attached, gateway, mesh *problem) gatewayv1.RouteStatus {
 	status := gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{}}
-	for _, i := range a.ours {
+	for _, of := range a.ours {
 		accepted := condition{kind: string(gatewayv1.RouteConditionAccepted), reason: string(gatewayv1.RouteReasonAccepted), message: "Route was valid"}
 		resolved := condition{kind: string(gatewayv1.RouteConditionResolvedRefs), reason: string(gatewayv1.RouteReasonResolvedRefs), message: "All references resolved"}
 		bound := 0
 		var worst *problem
 		for _, p := range a.parents {
-			if p.ref != i {
+			if p.ref != of.ref {
 				continue
 			}
 			resolved.problem = gateway
@@ -196,9 +207,9 @@ func (c *converter) routeStatus(r *route, a attached, gateway, mesh *problem) ga
 		case bound > 1:
 			accepted.message = fmt.Sprintf("Route was valid, bound to %d parents", bound)
 		}
-		c.warnOf(r.Meta.Key, fmt.Sprintf("spec.parentRefs[%d]", i), accepted.problem)
+		c.warnOf(r.Meta.Key, fmt.Sprintf("spec.parentRefs[%d]", of.ref), accepted.problem)
 		status.Parents = append(status.Parents, gatewayv1.RouteParentStatus{
-			ParentRef: r.spec.ParentRefs[i], ControllerName: config.GatewayController, Conditions: conditions(accepted, resolved),
+			ParentRef: r.spec.ParentRefs[of.ref], ControllerName: of.controller, Conditions: conditions(r.Generation, accepted, resolved),
 		})
 	}
 	return status

@@ -18,6 +18,14 @@ const ignorePolicy = "istio.io/ignore-policy-attachment"
 // target is what a BackendTLSPolicy is about: a service of the namespace, and one of its ports or "" for all.
 type target struct{ kind, namespace, name, section string }
 
+// key returns the key of the document of the target.
+func (t target) key() config.Key {
+	if t.kind == "/Service" {
+		return config.Key{Kind: config.Service, Namespace: t.namespace, Name: t.name}
+	}
+	return config.Key{Kind: config.Kind(t.kind), Namespace: t.namespace, Name: t.name}
+}
+
 // backendPolicies converts BackendTLSPolicies. Of several for one target the oldest counts.
 func (c *converter) backendPolicies() {
 	taken := make(map[target]string)
@@ -28,7 +36,7 @@ func (c *converter) backendPolicies() {
 		}
 		policy := d.Spec.(*gatewayv1.BackendTLSPolicy)
 		tls, unresolved := c.clientTLS(d, policy)
-		status := &gatewayv1.PolicyStatus{}
+		var targets []policyTarget
 		for i := range policy.Spec.TargetRefs {
 			ref := &policy.Spec.TargetRefs[i]
 			t := target{string(ref.Group) + "/" + string(ref.Kind), d.Namespace, string(ref.Name), string(or(ref.SectionName, ""))}
@@ -43,30 +51,62 @@ func (c *converter) backendPolicies() {
 				}
 			}
 			c.warnOf(d.Meta.Key, fmt.Sprintf("spec.targetRefs[%d]", i), wrong)
-			status.Ancestors = append(status.Ancestors, policyStatus(ref, wrong, unresolved))
+			targets = append(targets, policyTarget{ref, wrong, c.ancestors[t.key()]})
 		}
 		c.warnOf(d.Meta.Key, "spec.validation.caCertificateRefs[0]", unresolved)
-		c.out.Status[d.Meta.Key] = status
+		c.out.Status[d.Meta.Key] = c.policyStatus(d, targets, unresolved)
 	}
 	for _, host := range slices.Sorted(maps.Keys(byHost)) {
 		c.out.Policies = append(c.out.Policies, byHost[host])
 	}
 }
 
-func policyStatus(ref *gatewayv1.LocalPolicyTargetReferenceWithSectionName, wrong, unresolved *problem) gatewayv1.PolicyAncestorStatus {
-	if wrong == nil && unresolved != nil {
-		wrong = &problem{string(gatewayv1.BackendTLSPolicyReasonNoValidCACertificate), "Certificate reference invalid: " + unresolved.message}
-	}
-	return gatewayv1.PolicyAncestorStatus{
-		AncestorRef:    gatewayv1.ParentReference{Group: &ref.Group, Kind: &ref.Kind, Name: ref.Name, SectionName: ref.SectionName},
-		ControllerName: config.GatewayController,
-		Conditions: conditions(
+// policyTarget is a target of a policy, what is wrong with it, and the Gateways through which requests reach it.
+type policyTarget struct {
+	ref      *gatewayv1.LocalPolicyTargetReferenceWithSectionName
+	wrong    *problem
+	gateways []config.Key
+}
+
+// meshController is Istio's name of the controller of services, for which a policy counts in the whole mesh.
+const meshController = "istio.io/mesh-controller"
+
+// maxAncestors is how many ancestors the schema allows.
+const maxAncestors = 16
+
+// policyStatus returns the status of a policy: at each of its targets, and at each Gateway through which requests reach one of them.
+func (c *converter) policyStatus(d *config.Config, targets []policyTarget, unresolved *problem) *gatewayv1.PolicyStatus {
+	status := &gatewayv1.PolicyStatus{}
+	add := func(ref gatewayv1.ParentReference, controller gatewayv1.GatewayController, wrong *problem) {
+		if wrong == nil && unresolved != nil {
+			wrong = &problem{string(gatewayv1.BackendTLSPolicyReasonNoValidCACertificate), "Certificate reference invalid: " + unresolved.message}
+		}
+		status.Ancestors = append(status.Ancestors, gatewayv1.PolicyAncestorStatus{AncestorRef: ref, ControllerName: controller, Conditions: conditions(d.Generation,
 			condition{kind: string(gatewayv1.PolicyConditionAccepted), reason: string(gatewayv1.PolicyReasonAccepted), message: "Configuration is valid", problem: wrong},
 			condition{
 				kind: string(gatewayv1.BackendTLSPolicyConditionResolvedRefs), reason: string(gatewayv1.BackendTLSPolicyReasonResolvedRefs),
 				message: "Configuration is valid", problem: unresolved,
-			}),
+			})})
 	}
+	var gateways []config.Key
+	wrong := make(map[config.Key]*problem)
+	for _, t := range targets {
+		add(gatewayv1.ParentReference{Group: &t.ref.Group, Kind: &t.ref.Kind, Name: t.ref.Name, SectionName: t.ref.SectionName}, meshController, t.wrong)
+		for _, gw := range t.gateways {
+			if !slices.Contains(gateways, gw) {
+				gateways = append(gateways, gw)
+			}
+			wrong[gw] = firstProblem(wrong[gw], t.wrong)
+		}
+	}
+	slices.SortFunc(gateways, func(a, b config.Key) int { return strings.Compare(a.String(), b.String()) })
+	group, kind := gatewayv1.Group(gatewayv1.GroupName), gatewayv1.Kind("Gateway")
+	for _, gw := range gateways {
+		namespace := gatewayv1.Namespace(gw.Namespace)
+		add(gatewayv1.ParentReference{Group: &group, Kind: &kind, Namespace: &namespace, Name: gatewayv1.ObjectName(gw.Name)}, c.listeners[gw][0].controller, wrong[gw])
+	}
+	status.Ancestors = status.Ancestors[:min(len(status.Ancestors), maxAncestors)]
+	return status
 }
 
 // clientTLS returns the TLS of connections to the targets of a policy. Without certificates to verify the server with, it

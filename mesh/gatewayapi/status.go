@@ -18,13 +18,13 @@ type condition struct {
 // problem is why something does not work: a reason of the Gateway API or, where that has none, of Istio.
 type problem struct{ reason, message string }
 
-// conditions returns conditions in the order of their types. They have no time: nobody keeps the status, so that it is not known
-// since when it is so.
-func conditions(list ...condition) []metav1.Condition {
+// conditions returns conditions of a document of a generation, in the order of their types. They have no time: nobody keeps the status,
+// so that it is not known since when it is so.
+func conditions(generation int64, list ...condition) []metav1.Condition {
 	var out []metav1.Condition
 	for _, c := range list {
 		holds := (c.problem == nil) != c.bad
-		one := metav1.Condition{Type: c.kind, Status: metav1.ConditionFalse, Reason: c.reason, Message: c.message}
+		one := metav1.Condition{Type: c.kind, Status: metav1.ConditionFalse, ObservedGeneration: generation, Reason: c.reason, Message: c.message}
 		if holds {
 			one.Status = metav1.ConditionTrue
 		}

@@ -53,7 +53,7 @@ func (c *converter) streamRoutes() {
 				case p.isMesh():
 					c.streamMesh(r, p, mesh)
 				case p.listener.served:
-					c.streamListener(r, p.listener, gateway)
+					c.streamListener(r, p, gateway)
 				}
 			}
 		}
@@ -73,13 +73,21 @@ func firstProblem(a, b *problem) *problem {
 	return b
 }
 
-// streamListener adds the routes of connections to a listener. A listener that ends TLS knows its host already.
-func (c *converter) streamListener(r *route, l *listener, to []*networking.RouteDestination) {
+// streamListener adds the routes of connections to a listener: those of a TLSRoute by the SNI of the connection, whether the listener
+// ends its TLS or not. Where it does, a host is for the listener whose certificate it has: the one with the most specific hostname.
+func (c *converter) streamListener(r *route, p *parent, to []*networking.RouteDestination) {
+	l := p.listener
 	rule := &networking.VirtualService{Hosts: []string{"*"}, Gateways: []string{l.ref}}
-	if r.Kind == config.TCPRoute || or(l.TLS.Mode, gatewayv1.TLSModeTerminate) == gatewayv1.TLSModeTerminate {
+	if r.Kind == config.TCPRoute {
 		rule.Tcp = []*networking.TCPRoute{{Route: to}}
 	} else {
 		hosts := withinListener(r.hostnames, l.hostname())
+		if or(l.TLS.Mode, gatewayv1.TLSModeTerminate) == gatewayv1.TLSModeTerminate {
+			hosts = slices.DeleteFunc(slices.Clone(hosts), p.isolates)
+		}
+		if len(hosts) == 0 {
+			return
+		}
 		rule.Hosts = hosts
 		rule.Tls = []*networking.TLSRoute{{Match: []*networking.TLSMatchAttributes{{SniHosts: hosts}}, Route: to}}
 	}

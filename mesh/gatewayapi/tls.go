@@ -2,6 +2,7 @@ package gatewayapi
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -96,6 +97,19 @@ func frontendOf(gw *gatewayv1.Gateway, port int32) *gatewayv1.FrontendTLSValidat
 		}
 	}
 	return gw.Spec.TLS.Frontend.Default.Validation
+}
+
+// insecureFrontend reports whether some clients are served without a valid certificate although their certificates are validated.
+func insecureFrontend(gw *gatewayv1.Gateway) bool {
+	if gw.Spec.TLS == nil || gw.Spec.TLS.Frontend == nil {
+		return false
+	}
+	insecure := func(v *gatewayv1.FrontendTLSValidation) bool {
+		return v != nil && v.Mode == gatewayv1.AllowInsecureFallback
+	}
+	return insecure(gw.Spec.TLS.Frontend.Default.Validation) || slices.ContainsFunc(gw.Spec.TLS.Frontend.PerPort, func(p gatewayv1.TLSPortConfig) bool {
+		return insecure(p.TLS.Validation)
+	})
 }
 
 // clientValidation sets how clients are validated.

@@ -3,6 +3,7 @@ package generate
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -98,10 +99,12 @@ func assign(cluster string, v *proxy.View, endpoints []*service.Endpoint, prefer
 	families, setting := v.Families(), prefer.locality
 	// If none has an address family of the node, the proxy gets all: it may reach more than the node says.
 	other := !slices.ContainsFunc(endpoints, func(ep *service.Endpoint) bool { return reachable(families, ep.Address) })
-	for _, ep := range endpoints {
-		if other || reachable(families, ep.Address) {
-			groups[ep.Locality] = append(groups[ep.Locality], ep)
-		}
+	unreachable := func(ep *service.Endpoint) bool { return !reachable(families, ep.Address) }
+	if !other && slices.ContainsFunc(endpoints, unreachable) {
+		endpoints = slices.DeleteFunc(slices.Clone(endpoints), unreachable)
+	}
+	for _, ep := range bounded(endpoints) {
+		groups[ep.Locality] = append(groups[ep.Locality], ep)
 	}
 	a := &endpointv3.ClusterLoadAssignment{ClusterName: cluster}
 	distribution, distributes := distributionFor(v, setting)
@@ -126,6 +129,23 @@ func assign(cluster string, v *proxy.View, endpoints []*service.Endpoint, prefer
 	}
 	compactPriorities(a)
 	return a
+}
+
+// bounded returns endpoints with smaller weights of the same proportions, if theirs add up to more than Envoy takes.
+func bounded(endpoints []*service.Endpoint) []*service.Endpoint {
+	var total uint64
+	for _, ep := range endpoints {
+		total += uint64(max(ep.Weight, 1))
+	}
+	if total <= math.MaxUint32 {
+		return endpoints
+	}
+	most := uint64(math.MaxUint32) - uint64(len(endpoints)) // what would be less than 1 is 1
+	out := make([]*service.Endpoint, 0, len(endpoints))
+	for _, ep := range endpoints {
+		out = append(out, weighted(ep, uint32(max(uint64(max(ep.Weight, 1))*most/total, 1)))) //nolint:gosec // it is less than most
+	}
+	return out
 }
 
 // reachable reports whether a proxy has the address family of an endpoint. A name has any.

@@ -160,9 +160,14 @@ func (b *gatewayBuilder) addListener(port *gatewayPort, out *sink) {
 		case s.endsTLS() && s.protocol == service.HTTPS:
 			chains = append(chains, b.httpsChain(port, s))
 		case s.endsTLS():
-			for _, c := range b.tcpChains(port, s) {
-				c.tls, c.transport = downstreamTLS(b.view, s.GetTls(), false), "tls"
+			// A TLSRoute says by the SNI which connections it takes, also where their TLS ends; Istio's own API does not.
+			named := b.serverNameRoutes(port, s, func(vs *push.VirtualService) bool { return vs.GatewayAPI })
+			others := b.tcpChains(port, s)
+			for _, c := range others {
 				c.serverNames = s.serverNames()
+			}
+			for _, c := range append(named, others...) {
+				c.tls, c.transport = downstreamTLS(b.view, s.GetTls(), false), "tls"
 				chains = append(chains, c)
 			}
 		case s.autoPassthrough():
@@ -223,9 +228,20 @@ func (b *gatewayBuilder) httpsChain(port *gatewayPort, s gatewayServer) *chain {
 
 // passthroughChains returns the chains of connections whose TLS the gateway does not end: by the SNI
 // of the TLS routes.
-func (b *gatewayBuilder) passthroughChains(port *gatewayPort, s gatewayServer) (out []*chain) {
+func (b *gatewayBuilder) passthroughChains(port *gatewayPort, s gatewayServer) []*chain {
+	if out := b.serverNameRoutes(port, s, func(*push.VirtualService) bool { return true }); len(out) > 0 {
+		return out
+	}
+	return b.tcpChains(port, s)
+}
+
+// serverNameRoutes returns the chains of the TLS routes of some VirtualServices, by their SNI.
+func (b *gatewayBuilder) serverNameRoutes(port *gatewayPort, s gatewayServer, of func(*push.VirtualService) bool) (out []*chain) {
 	ls := b.outbound()
 	for _, vs := range b.virtualServices(s) {
+		if !of(vs) {
+			continue
+		}
 		for _, route := range vs.Rule.GetTls() {
 			for _, m := range route.GetMatch() {
 				if !b.applies(m.GetPort(), m.GetGateways(), m.GetSourceNamespace(), port, s) {
@@ -237,10 +253,7 @@ func (b *gatewayBuilder) passthroughChains(port *gatewayPort, s gatewayServer) (
 			}
 		}
 	}
-	if len(out) > 0 {
-		return out
-	}
-	return b.tcpChains(port, s)
+	return out
 }
 
 // tcpChains returns the chains of plain connections.

@@ -42,10 +42,12 @@ func load(t testing.TB, documents []byte) *mesh {
 // loadAnd reads documents. wait returns when the store has synced.
 func loadAnd(t testing.TB, documents []byte, wait func(*config.Memory)) *mesh {
 	t.Helper()
-	store := config.NewMemory()
-	shards := &service.Shards{}
-	options := service.Options{Shards: shards, OnService: func(service.ServiceEvent) {}, OnEndpoints: func(service.Key, service.Change) {}}
-	m := &mesh{store, service.NewDiscovery(shards, service.NewKubernetes(store, options), service.NewEntries(store, options)), push.NoKeys{}, shards}
+	return loadAll(t, parsed(t, documents), wait)
+}
+
+// parsed returns documents, which must be valid.
+func parsed(t testing.TB, documents []byte) (out []*config.Config) {
+	t.Helper()
 	docs, broken := config.Read("config.yaml", documents)
 	if broken != nil {
 		t.Fatal(broken)
@@ -54,10 +56,21 @@ func loadAnd(t testing.TB, documents []byte, wait func(*config.Memory)) *mesh {
 		if config.Invalid(d.Problems) {
 			t.Fatal(d.Problems)
 		}
-		if d.Config == nil {
-			continue
+		if d.Config != nil {
+			out = append(out, d.Config)
 		}
-		if _, err := store.Create(context.Background(), d.Config); err != nil {
+	}
+	return out
+}
+
+func loadAll(t testing.TB, documents []*config.Config, wait func(*config.Memory)) *mesh {
+	t.Helper()
+	store := config.NewMemory()
+	shards := &service.Shards{}
+	options := service.Options{Shards: shards, OnService: func(service.ServiceEvent) {}, OnEndpoints: func(service.Key, service.Change) {}}
+	m := &mesh{store, service.NewDiscovery(shards, service.NewKubernetes(store, options), service.NewEntries(store, options)), push.NoKeys{}, shards}
+	for _, d := range documents {
+		if _, err := store.Create(context.Background(), d); err != nil {
 			t.Fatal(err)
 		}
 	}

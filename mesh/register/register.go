@@ -33,6 +33,7 @@ package register
 
 import (
 	"cmp"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -71,10 +72,31 @@ type Registrar struct {
 	candidates map[config.Key][]*member
 	// holders has, by the key of a WorkloadEntry, the workload that has registered as it, and that the registries have.
 	holders map[config.Key]*member
-	path    string // of the file in which they are kept; "" for none
-	changed chan struct{}
-	shared  *publisher // nil for a replica that shares nothing
+	// accounts are the keys that the registries have of workloads that have registered here or at another replica, by account, and account
+	// is that of each. limits bounds them.
+	accounts map[account]map[config.Key]bool
+	account  map[config.Key]account
+	limits   Limits
+	path     string // of the file in which they are kept; "" for none
+	changed  chan struct{}
+	shared   *publisher // nil for a replica that shares nothing
 }
+
+// Limits bounds what those who may register may register as.
+type Limits struct {
+	// PerAccount is how many workloads of one service account of a namespace may have registered, here and at other replicas; 0 for any
+	// number. A node chooses its address, and with it its name.
+	PerAccount int
+	// AnyAddress allows addresses that mean something else at each machine, or several machines: loopback, link-local, multicast and
+	// unspecified ones.
+	AnyAddress bool
+}
+
+// Limit sets what bounds registrations. It must be called before the Run of the cache.
+func (r *Registrar) Limit(l Limits) { r.limits = l }
+
+// account is a service account of a namespace.
+type account struct{ namespace, name string }
 
 // identity says who registers as what. Whoever may not register does not disturb a workload that does.
 type identity struct {
@@ -112,7 +134,7 @@ func New(cache config.Cache, log *slog.Logger) *Registrar {
 	r := &Registrar{
 		Cache: cache, log: log, repeats: repeats.New(maxLines, linesPerSecond), handlers: map[config.Kind][]func(config.Event){config.WorkloadEntry: nil},
 		documents: make(map[config.Key]*config.Config), members: make(map[identity]*member),
-		candidates: make(map[config.Key][]*member), holders: make(map[config.Key]*member), changed: make(chan struct{}, 1),
+		candidates: make(map[config.Key][]*member), holders: make(map[config.Key]*member), accounts: make(map[account]map[config.Key]bool), account: make(map[config.Key]account), changed: make(chan struct{}, 1),
 	}
 	cache.RegisterHandler(config.WorkloadEntry, r.onDocument)
 	cache.RegisterHandler(config.WorkloadGroup, r.onGroup)
@@ -179,9 +201,34 @@ func (r *Registrar) shown(key config.Key) *config.Config {
 func (r *Registrar) show(key config.Key, before *config.Config) {
 	wake.Signal(r.changed)
 	r.shared.touch(key)
+	r.count(key)
 	if now := r.shown(key); !alike(before, now) {
 		r.call(config.Event{Old: before, New: now})
 	}
+}
+
+// count takes in which account has registered as a key. It is called with events held.
+func (r *Registrar) count(key config.Key) {
+	of := account{namespace: key.Namespace}
+	if m := r.holders[key]; m != nil {
+		of.name = m.identity.account
+	} else if reg, ok := r.registrationOf(r.documents[key]); ok && !r.owns(reg) {
+		of.name = reg.account
+	}
+	was := r.account[key]
+	if was == of {
+		return
+	}
+	if delete(r.accounts[was], key); len(r.accounts[was]) == 0 {
+		delete(r.accounts, was)
+	}
+	if delete(r.account, key); of.name == "" {
+		return
+	}
+	if r.accounts[of] == nil {
+		r.accounts[of] = make(map[config.Key]bool)
+	}
+	r.accounts[of][key], r.account[key] = true, of
 }
 
 // onGroup takes in a change of a WorkloadGroup, for the workloads that are connected.
@@ -343,7 +390,10 @@ func (r *Registrar) precedes(m *member) bool {
 // entryOf returns the WorkloadEntry of a workload; nil if it may not register.
 func (r *Registrar) entryOf(m *member) *config.Config {
 	group := r.Get(m.group)
-	refused := refusal(m.proxy, group)
+	refused := r.refusal(m.proxy, group)
+	if of := r.accounts[account{m.key.Namespace, m.identity.account}]; refused == "" && r.limits.PerAccount > 0 && len(of) >= r.limits.PerAccount && !of[m.key] {
+		refused = fmt.Sprintf("%d workloads of the service account %s have registered, as many as --max-workloads-per-account allows", len(of), m.identity.account)
+	}
 	if holder := r.holders[m.key]; refused == "" && holder != nil && holder != m {
 		refused = "the node " + holder.proxy.Node + " of the service account " + holder.account + " has registered with this address"
 	}
@@ -365,7 +415,7 @@ func (r *Registrar) Entries(documents config.Reader) (out []*config.Config) {
 	r.events.Lock()
 	defer r.events.Unlock()
 	for _, m := range r.holders {
-		if group := documents.Get(m.group); refusal(m.proxy, group) == "" && documents.Get(m.key) == nil {
+		if group := documents.Get(m.group); r.refusal(m.proxy, group) == "" && documents.Get(m.key) == nil {
 			out = append(out, entry(m, group))
 		}
 	}
@@ -406,12 +456,15 @@ func (r *Registrar) WorkloadEntries(namespace string) []*config.Config {
 }
 
 // refusal returns why a proxy may not register in a group, which may be nil; "" if it may.
-func refusal(p *proxy.Proxy, group *config.Config) string {
+func (r *Registrar) refusal(p *proxy.Proxy, group *config.Config) string {
 	if group == nil {
 		return "there is no WorkloadGroup " + p.Namespace + "/" + p.AutoRegisterGroup
 	}
 	if !p.Authenticated {
 		return "the proxy has not authenticated: it must connect to --tls-listen with a certificate or a token"
+	}
+	if address := p.IPs[0].Unmap(); !r.limits.AnyAddress && (address.IsLoopback() || address.IsLinkLocalUnicast() || address.IsMulticast() || address.IsUnspecified()) {
+		return "nobody else reaches a workload at " + address.String() + ": its node must say another address (INSTANCE_IPS), unless --register-any-address is given, as on one machine"
 	}
 	return accountProblem(group, p.ServiceAccount)
 }

@@ -294,3 +294,41 @@ func TestOtherDocumentsMayMakeOtherWorkloads(t *testing.T) {
 		}
 	})
 }
+
+// Finding S14: a node chooses its address, and with it as what it registers. An account has so many, and addresses that mean something
+// else at each machine are refused.
+func TestRegistrar_LimitsAccountsAndAddresses(t *testing.T) {
+	on(t, func(r *rig) {
+		r.Limit(Limits{PerAccount: 2})
+		r.put(strings.Replace(group, "serviceAccount: web, ", "", 1))
+		at := func(account, address string) *proxy.Proxy {
+			p := member1()
+			p.ServiceAccount, p.IPs = account, []netip.Addr{netip.MustParseAddr(address)}
+			return p
+		}
+		for i, address := range []string{"127.0.0.1", "0.0.0.0", "169.254.169.254", "224.0.0.1", "::1", "::", "fe80::1", "ff02::1", "::ffff:127.0.0.1"} {
+			r.Connect(at("web", address), uint64(100+i))
+		}
+		r.want()
+		r.Connect(at("web", "10.0.0.1"), 1)
+		r.Connect(at("web", "10.0.0.2"), 2)
+		r.Connect(at("web", "10.0.0.3"), 3)
+		r.Connect(at("other", "10.0.0.4"), 4)
+		r.want("web-10.0.0.1: none > 10.0.0.1", "web-10.0.0.2: none > 10.0.0.2", "web-10.0.0.4: none > 10.0.0.4")
+		r.Connect(at("web", "10.0.0.2"), 5) // another stream of one that has registered
+		r.want()
+		r.Disconnect(at("web", "10.0.0.1"), 1)
+		time.Sleep(2 * Grace)
+		r.want("web-10.0.0.1: 10.0.0.1 > none")
+		r.Connect(at("web", "10.0.0.5"), 6)
+		r.want("web-10.0.0.5: none > 10.0.0.5")
+	})
+	on(t, func(r *rig) {
+		r.Limit(Limits{AnyAddress: true})
+		r.put(group)
+		p := member1()
+		p.IPs = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
+		r.Connect(p, 1)
+		r.want("web-127.0.0.1: none > 127.0.0.1")
+	})
+}

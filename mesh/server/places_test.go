@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/reconnect"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
 )
 
 // A proxy beyond the maximum is told when it may come again and what to do. Nobody who is connected is concerned, nor
@@ -80,4 +81,42 @@ func TestAProxyThatIsRejectedTakesNoPlace(t *testing.T) {
 			t.Error("a place is taken")
 		}
 	})
+}
+
+// Finding S14: a node chooses its id, so that one identity, or one host without one, has a share of the places only. Others have the rest.
+// The id of another one's node is no way to its place.
+func TestPlaces_AnIdentityHasAShare(t *testing.T) {
+	p := places{max: 4, share: 2, streams: make(map[place]int), nodes: make(map[string]int)}
+	take := func(who, node string, want string) {
+		t.Helper()
+		ok, mine := p.take(place{who, node})
+		if got := map[bool]string{true: "taken", false: map[bool]string{true: "share", false: "full"}[mine]}[ok]; got != want {
+			t.Errorf("%s of %s: %s, want %s", node, who, got, want)
+		}
+	}
+	take("evil", "1", "taken")
+	take("evil", "2", "taken")
+	take("evil", "2", "taken")
+	take("evil", "3", "share")
+	take("shop", "web", "taken")
+	take("evil", "web", "share")
+	take("", "local", "taken")
+	take("", "local-2", "full")
+	take("shop", "other", "full")
+	p.leave(place{"evil", "2"})
+	take("shop", "other", "full")
+	p.leave(place{"evil", "2"})
+	take("shop", "other", "taken")
+	take("evil", "2", "full")
+	who := &proxy.Proxy{Node: "n", Namespace: "shop", ServiceAccount: "web", TrustDomain: "td", Authenticated: true}
+	for peer, want := range map[string]string{"10.0.0.1:9": "spiffe://td/ns/shop/sa/web", "": "spiffe://td/ns/shop/sa/web"} {
+		if got := placeOf(who, peer); got.who != want || got.node != "n" {
+			t.Errorf("%+v", got)
+		}
+	}
+	for peer, want := range map[string]string{"10.0.0.1:9": "10.0.0.1", "[::ffff:10.0.0.1]:9": "10.0.0.1", "127.0.0.1:9": "", "[::1]:9": "", "": ""} {
+		if got := placeOf(&proxy.Proxy{Node: "n"}, peer); got.who != want {
+			t.Errorf("from %q: %+v, want %q", peer, got, want)
+		}
+	}
 }

@@ -48,7 +48,9 @@ type Config struct {
 	Throttle int
 	// MaxProxies is how many proxies may be connected; 0 for any number. Polls are not counted.
 	MaxProxies int
-	Metrics    *Metrics
+	// MaxProxiesPerIdentity is how many of them may be of one identity; 0 for any number.
+	MaxProxiesPerIdentity int
+	Metrics               *Metrics
 	// Keys has the keys of issuers of tokens; nil for push.NoKeys.
 	Keys push.KeyReader
 	// Registrar makes proxies workloads; nil for nobody.
@@ -123,7 +125,7 @@ func New(cfg Config) *Server {
 	}
 	s := &Server{
 		cfg: cfg, started: time.Now(), source: source{cfg.Reader, cfg.Discovery, cfg.Keys},
-		admission: newAdmission(), places: places{max: cfg.MaxProxies, streams: make(map[string]int)}, repeats: repeats.New(1, linesPerSecond), missing: repeats.New(maxMissing, linesPerSecond),
+		admission: newAdmission(), places: places{max: cfg.MaxProxies, share: cfg.MaxProxiesPerIdentity, streams: make(map[place]int), nodes: make(map[string]int)}, repeats: repeats.New(1, linesPerSecond), missing: repeats.New(maxMissing, linesPerSecond),
 		failures: rate.Sometimes{First: 10, Interval: time.Second}, stopped: make(chan struct{}),
 		views: make(map[*view]struct{}), requested: make(chan struct{}, 1), queued: make(chan struct{}, 1),
 		unsettled: make(chan struct{}, 1), joins: newJoins(),
@@ -297,12 +299,18 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	if who, err = s.authenticate(who, c); err != nil {
 		return nil, err
 	}
-	if !c.Fetch && !s.places.take(c.Node.GetId()) {
-		return nil, s.refuseFull(c.Peer)
+	at := placeOf(who, c.Peer)
+	if !c.Fetch {
+		switch ok, mine := s.places.take(at); {
+		case mine:
+			return nil, s.refuseShare(at, c.Peer)
+		case !ok:
+			return nil, s.refuseFull(c.Peer)
+		}
 	}
 	leave := func() {
 		if !c.Fetch {
-			s.places.leave(c.Node.GetId())
+			s.places.leave(at)
 		}
 	}
 	who.VirtualHosts = who.VirtualHosts && c.Form == xds.Delta && who.Type == proxy.Sidecar // SotW has no VHDS

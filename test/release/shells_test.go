@@ -31,7 +31,7 @@ zpty -d z`},
 		{"fish", "completions/fish/COMMAND.fish", `source $argv[1]; complete -C 'COMMAND SUB PREFIX'`},
 	} {
 		for _, c := range []struct{ command, sub, prefix, flag string }{
-			{"holdfast", "run", "--upstream-pl", "--upstream-plaintext"}, {"holdfast-mesh", "serve", "--max-pro", "--max-proxies"},
+			{"holdfast", "run", "--upstream-pl", "--upstream-plaintext"}, {"holdfast-mesh", "serve", "--allow-em", "--allow-empty"},
 			{"holdfast-injector", "serve", "--on-re", "--on-reject"},
 		} {
 			t.Run(shell.name+" "+c.command, func(t *testing.T) {

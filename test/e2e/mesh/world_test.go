@@ -303,8 +303,8 @@ func (w *world) startMesh() {
 func (w *world) runMesh() {
 	w.Helper()
 	program, args := cmp.Or(w.program, binary(w, "holdfast-mesh")), w.args
-	if program == binary(w, "holdfast-mesh") { // a release asks issuers on loopback without it
-		args = append(slices.Clip(args), "--jwks-allow-loopback")
+	if program == binary(w, "holdfast-mesh") { // a release asks issuers, and registers machines, on loopback without these
+		args = append(slices.Clip(args), "--jwks-allow-loopback", "--register-any-address")
 	}
 	p, err := testbed.Start("holdfast-mesh", w.path("mesh.log"), slices.Concat(w.via, []string{program}, args)...)
 	w.check(err)

@@ -106,7 +106,7 @@ func newControl(t *testing.T, backendPort string) *control {
 // serve starts a server, and waits until it is ready.
 func (c *control) serve(s *replica) {
 	c.Helper()
-	s.process = c.Start("mesh-"+s.name, meshBinary(c), "serve", "--etcd", c.url(), "--listen", s.plain, "--tls-listen", s.tls, "--admin", s.admin, "--debounce-after", "10ms",
+	s.process = c.Start("mesh-"+s.name, meshBinary(c), "serve", "--etcd", c.url(), "--listen", s.plain, "--tls-listen", s.tls, "--admin", s.admin, "--debounce-after", "10ms", "--register-any-address",
 		"--state-dir", c.Path("state-"+s.name), "--ca", "dev:"+c.Path("ca"), "--token-issuer", c.issuer.URL, "--token-keys", c.issuer.URL+"="+c.Path("keys.json"))
 	c.Check(s.process.Wait(rig.Limit, func() error {
 		status, body, err := testbed.Get("http://" + s.admin + "/ready")

@@ -171,7 +171,7 @@ func TestIstiosAgentReportsHealthToHoldfastMesh(t *testing.T) {
 	token(t, key, path("token"), issuer, "system:serviceaccount:shop:web")
 	addr, admin := fmt.Sprintf("127.0.0.1:%d", freePort(t)), fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	plane := start(t, "holdfast-mesh", path("mesh.log"), holdfastBinary, "serve", "--config", path("documents"), "--listen", "", "--tls-listen", addr, "--admin", admin,
-		"--ca", "dev:"+path("ca"), "--tls-name", "istiod.istio-system.svc", "--token-issuer", issuer, "--token-keys", issuer+"="+path("keys.pem"))
+		"--register-any-address", "--ca", "dev:"+path("ca"), "--tls-name", "istiod.istio-system.svc", "--token-issuer", issuer, "--token-keys", issuer+"="+path("keys.pem"))
 	plane.wait(t, func() error { return ready(admin) })
 
 	sick, port := application(t)

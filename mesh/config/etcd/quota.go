@@ -21,6 +21,8 @@ const (
 type quota struct {
 	documents, bytes int // of one namespace; 0 for any
 	namespaces       map[string]*usage
+	// over is how many documents are not used, of all namespaces.
+	over int
 }
 
 // usage is what one namespace has.
@@ -59,6 +61,8 @@ func (q *quota) put(doc *config.Config, size int) (in, out []*config.Config) {
 		u = &usage{byKey: make(map[config.Key]*used)}
 		q.namespaces[key.Namespace] = u
 	}
+	before := u.over
+	defer func() { q.over += u.over - before }()
 	was := u.take(key)
 	now := &used{doc: doc, size: size}
 	at, _ := slices.BinarySearchFunc(u.all, now, compareUsed)
@@ -84,7 +88,12 @@ func (q *quota) fits(u *usage) bool {
 // fits now may take the place of a younger one.
 func (q *quota) remove(key config.Key) (in, out []*config.Config) {
 	u := q.namespaces[key.Namespace]
-	if u == nil || u.take(key) == nil {
+	if u == nil {
+		return nil, nil
+	}
+	before := u.over
+	defer func() { q.over += u.over - before }()
+	if u.take(key) == nil {
 		return nil, nil
 	}
 	if len(u.all) == 0 {
@@ -98,6 +107,9 @@ func (q *quota) remove(key config.Key) (in, out []*config.Config) {
 
 // unused returns the documents that are not used.
 func (q *quota) unused() (keys []config.Key) {
+	if q.over == 0 {
+		return nil
+	}
 	for _, u := range q.namespaces {
 		if u.over == 0 {
 			continue
@@ -157,8 +169,12 @@ func compareUsed(a, b *used) int {
 	return config.CompareKeys(a.doc.Meta.Key, b.doc.Meta.Key)
 }
 
-// problems names the namespaces that have more than is used, and some of the documents that are not.
-func (q *quota) problems(client *Client) (out []config.Problem) {
+// problems names the namespaces that have more than is used, and some of the documents that are not, by namespace.
+func (q *quota) problems(client *Client) map[string]config.Problem {
+	if q.over == 0 {
+		return nil
+	}
+	out := make(map[string]config.Problem)
 	for namespace, u := range q.namespaces {
 		if u.over == 0 {
 			continue
@@ -169,10 +185,9 @@ func (q *quota) problems(client *Client) (out []config.Problem) {
 				names = append(names, d.doc.Meta.Key.String())
 			}
 		}
-		out = append(out, config.Problem{File: client.String(), Message: fmt.Sprintf(
+		out[namespace] = config.Problem{File: client.String(), Message: fmt.Sprintf(
 			"the namespace %s has %d documents of %d bytes, more than --max-namespace-documents %d or --max-namespace-bytes %d: the youngest %d are not used, among them %s",
-			namespace, len(u.all), u.bytes, q.documents, q.bytes, u.over, strings.Join(names, ", "))})
+			namespace, len(u.all), u.bytes, q.documents, q.bytes, u.over, strings.Join(names, ", "))}
 	}
-	config.SortProblems(out)
 	return out
 }

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -20,6 +21,8 @@ func TestSource_ANamespaceHasNoMoreThanItsLimits(t *testing.T) {
 	for name, limits := range map[string]SourceConfig{"documents": {MaxDocuments: 2}, "bytes": {MaxBytes: 1300}} {
 		t.Run(name, func(t *testing.T) {
 			c := newCopied("")
+			var log strings.Builder
+			c.log = slog.New(slog.NewTextHandler(&log, nil))
 			c.quota = quota{documents: limits.MaxDocuments, bytes: limits.MaxBytes}
 			document := func(name string, created, modified int64, address string) *mvccpb.KeyValue {
 				doc := entry(name, address)
@@ -52,7 +55,16 @@ func TestSource_ANamespaceHasNoMoreThanItsLimits(t *testing.T) {
 			if !strings.Contains(said, "the namespace shop has 3 documents") || !strings.Contains(said, "WorkloadEntry shop/a-third") {
 				t.Errorf("problems: %s", said)
 			}
+			for i := range int64(5) { // who goes on writing does not fill the log
+				c.event(&clientv3.Event{Type: mvccpb.PUT, Kv: document(fmt.Sprint("z", i), 20+i, 20+i, "10.0.0.1")})
+			}
+			for i := range int64(5) {
+				c.event(&clientv3.Event{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte(c.client.path(keyOf(fmt.Sprint("z", i)))), ModRevision: 30 + i}})
+			}
 			c.event(&clientv3.Event{Type: mvccpb.PUT, Kv: document("a-third", 3, 10, "10.0.0.2")})
+			if n := strings.Count(log.String(), "documents of a namespace are not used"); n != 1 {
+				t.Errorf("%d lines:\n%s", n, log.String())
+			}
 			in("young", "first", "second")
 			c.want(t)
 			c.event(&clientv3.Event{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte(c.client.path(keyOf("first"))), ModRevision: 11}})

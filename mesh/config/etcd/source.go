@@ -101,7 +101,8 @@ type Source struct {
 	fromFile bool                // the copy is of the file, and not of the store yet
 	empty    bool                // the store has no document
 	noAges   *config.Problem     // why the ages that documents keep are not known; nil
-	over     []config.Problem    // namespaces that have more documents than are used
+	// over are the problems of namespaces that have more documents than are used.
+	over map[string]config.Problem
 }
 
 // sized is a document and its size in the store, in bytes.
@@ -207,7 +208,9 @@ func (s *Source) Problems() []config.Problem {
 	if s.noAges != nil {
 		out = append(out, *s.noAges)
 	}
-	out = append(out, s.over...)
+	for _, namespace := range slices.Sorted(maps.Keys(s.over)) {
+		out = append(out, s.over[namespace])
+	}
 	for _, key := range slices.SortedFunc(maps.Keys(s.held), config.CompareKeys) {
 		if s.empty {
 			break
@@ -544,16 +547,17 @@ func (s *Source) use(in, out []*config.Config) {
 	}
 }
 
-// tellQuota tells which namespaces have more documents than are used.
+// tellQuota tells which namespaces have more documents than are used. The log has that once for a namespace, until it has room again: who
+// writes in it must not fill the log.
 func (s *Source) tellQuota() {
 	problems := s.quota.problems(s.client)
 	s.mu.Lock()
 	before := s.over
 	s.over = problems
 	s.mu.Unlock()
-	for _, p := range problems {
-		if !slices.Contains(before, p) {
-			s.log.Error("documents of a namespace are not used", "err", p.Message)
+	for namespace, p := range problems {
+		if _, told := before[namespace]; !told {
+			s.log.Error("documents of a namespace are not used", "namespace", namespace, "err", p.Message)
 		}
 	}
 }
@@ -596,9 +600,7 @@ func (s *Source) event(e *clientv3.Event) (r journal.Record, ok bool) {
 		}
 	}
 	s.logProblems(path, found)
-	if len(s.quota.namespaces) > 0 {
-		s.tellQuota()
-	}
+	s.tellQuota()
 	s.mu.Lock()
 	if isDocument && e.Type != mvccpb.Event_DELETE {
 		s.empty = false

@@ -232,8 +232,7 @@ func (e *Environment) Status() Status {
 	}
 	problems := e.config.Problems()
 	if s.Ready {
-		warnings, _ := e.warnings.current()
-		problems = append(problems, warnings...)
+		problems = append(problems, e.warnings.current().Problems...)
 	}
 	for _, p := range problems[:min(len(problems), maxProblems)] {
 		s.Problems = append(s.Problems, p.String())

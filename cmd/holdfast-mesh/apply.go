@@ -14,10 +14,10 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/config/analysis"
 	"github.com/holdfast-xds/holdfast/mesh/config/change"
 	"github.com/holdfast-xds/holdfast/mesh/config/dir"
 	"github.com/holdfast-xds/holdfast/mesh/config/etcd"
-	"github.com/holdfast-xds/holdfast/mesh/gatewayapi"
 	"github.com/holdfast-xds/holdfast/mesh/register"
 )
 
@@ -101,15 +101,13 @@ func warn(out io.Writer, stored []etcd.Stored, documents []*config.Config) {
 			index.Put(s.Config)
 		}
 	}
-	applied := make(map[config.Key]string)
+	applied := make(map[config.Key]bool)
 	for _, doc := range documents {
 		index.Put(doc)
-		applied[doc.Meta.Key] = doc.Origin
+		applied[doc.Meta.Key] = true
 	}
-	problems := append(config.References(index, config.DefaultDomain), gatewayapi.Convert(index, config.DefaultDomain).Problems...)
-	for _, p := range problems {
-		if origin, ok := applied[p.Key]; ok {
-			p.File, p.Severity = origin, config.SeverityWarning
+	for _, p := range analysis.Of(index, config.DefaultDomain).Problems {
+		if applied[p.Key] {
 			_, _ = fmt.Fprintln(out, p)
 		}
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,7 +102,7 @@ func toEtcd(cmd *cobra.Command, stdout io.Writer, client *etcd.Client, documents
 			return cli.Failed(fmt.Errorf("%s is in etcd already and says something else: nothing was copied; --overwrite replaces it, and `holdfast-mesh diff --etcd` shows what differs", doc.Meta.Key))
 		}
 	}
-	slices.SortStableFunc(write, byAge)
+	slices.SortStableFunc(write, config.ByAge)
 	if !dryRun {
 		if n, err := client.ImportAll(cmd.Context(), write); err != nil {
 			return cli.Failed(fmt.Errorf("after %d of %d documents: %w: run it again with --overwrite to go on", n, len(write), err))
@@ -111,14 +110,6 @@ func toEtcd(cmd *cobra.Command, stdout io.Writer, client *etcd.Client, documents
 	}
 	_, err = fmt.Fprintf(stdout, "%d documents copied to etcd%s, %d were there\n", len(write), dry(dryRun), len(documents)-len(write))
 	return cli.Failed(err)
-}
-
-// byAge orders documents as a server on a directory does: ServiceEntries by namespace where the time is the same, others by name.
-func byAge(a, b *config.Config) int {
-	if a.Kind == config.ServiceEntry && b.Kind == config.ServiceEntry {
-		return cmp.Or(a.Age().Compare(b.Age()), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	}
-	return config.Older(a, b)
 }
 
 // inOrder gives documents of etcd times of creation by which they come in the order of their ages, since a directory knows no other age.
@@ -131,14 +122,14 @@ func inOrder(ctx context.Context, stderr io.Writer, client *etcd.Client, documen
 		return err
 	}
 	aged := ages.Of(documents)
-	slices.SortStableFunc(aged, byAge)
+	slices.SortStableFunc(aged, config.ByAge)
 	times := make(map[config.Key]time.Time, len(aged))
 	var last *config.Config
 	for _, doc := range aged {
 		doc.Order = config.StoreOrder{}
-		if last != nil && byAge(doc, last) < 0 {
+		if last != nil && config.ByAge(doc, last) < 0 {
 			doc.Created = last.Created
-			if byAge(doc, last) < 0 {
+			if config.ByAge(doc, last) < 0 {
 				doc.Created = last.Created.Add(time.Second)
 			}
 		}

@@ -8,14 +8,15 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/mesh/config"
+	"github.com/holdfast-xds/holdfast/mesh/config/analysis"
 	"github.com/holdfast-xds/holdfast/mesh/config/dir"
 	"github.com/holdfast-xds/holdfast/mesh/config/etcd"
-	"github.com/holdfast-xds/holdfast/mesh/gatewayapi"
 )
 
 const validateLong = `Check documents without serving them: every error and warning with file, line and field. Errors are
@@ -41,7 +42,7 @@ func newValidate(stdout io.Writer) *cobra.Command {
 				return errors.New("give files, or --etcd: `holdfast-mesh diff --etcd` compares them")
 			}
 			signal.Reset(os.Interrupt, syscall.SIGTERM) // they end it at once: there is nothing to clean up
-			problems := dir.Validate(args...)
+			var problems []config.Problem
 			if stored {
 				client, err := s.open()
 				if err != nil {
@@ -51,6 +52,8 @@ func newValidate(stdout io.Writer) *cobra.Command {
 				if problems, err = validateStored(cmd.Context(), client); err != nil {
 					return cli.Failed(err)
 				}
+			} else {
+				problems = dir.Validate(args...)
 			}
 			if err := printProblems(stdout, problems); err != nil {
 				return err
@@ -79,50 +82,43 @@ func validateStored(ctx context.Context, client *etcd.Client) ([]config.Problem,
 	case err != nil:
 		return nil, err
 	case !found:
-		if ages, err = client.AgesBefore(ctx); err != nil {
-			return nil, err
-		}
+		ages = etcd.AgesBefore(l.Documents)
 	}
 	var problems []config.Problem
 	for _, d := range l.Documents {
 		problems = append(problems, d.Problems...)
 	}
-	kept, counted := &config.Index{}, &config.Index{}
-	for _, doc := range ages.Of(l.Documents) {
-		kept.Put(doc)
-	}
-	for _, doc := range (etcd.Ages{}).Of(l.Documents) {
-		counted.Put(doc)
-	}
-	beside := append(config.References(kept, config.DefaultDomain), gatewayapi.Convert(kept, config.DefaultDomain).Problems...)
-	beside = append(beside, keptOwners(kept, counted)...)
-	for _, p := range beside {
-		p.Severity = config.SeverityWarning
-		if doc := kept.Get(p.Key); doc != nil {
-			p.File = doc.Origin
+	indexed := func(documents []*config.Config) *config.Index {
+		index := &config.Index{}
+		for _, doc := range documents {
+			index.Put(doc)
 		}
-		problems = append(problems, p)
+		return index
 	}
+	kept := analysis.Of(indexed(ages.Of(l.Documents)), config.DefaultDomain)
+	problems = append(problems, kept.Problems...)
+	problems = append(problems, keptOwners(kept.Contests, config.Contests(indexed(etcd.Ages{}.Of(l.Documents)), config.DefaultDomain))...)
 	config.SortProblems(problems)
 	return problems, nil
 }
 
 // keptOwners returns a warning for each document that has what another one asks for because it keeps an age that etcd has not counted.
-func keptOwners(kept, counted config.Reader) (out []config.Problem) {
+// kept are the contests with the ages that documents keep, counted those with etcd's.
+func keptOwners(kept, counted []config.Contest) (out []config.Problem) {
 	type contest struct {
-		what          string
-		owner, others config.Key
+		what         string
+		owner, other config.Key
 	}
 	store := make(map[contest]bool)
-	for _, c := range config.Contests(counted, config.DefaultDomain) {
+	for _, c := range counted {
 		store[contest{c.What, c.Owner.Meta.Key, c.Other.Meta.Key}] = true
 	}
-	for _, c := range config.Contests(kept, config.DefaultDomain) {
+	for _, c := range kept {
 		owner, other := c.Owner.Meta.Key, c.Other.Meta.Key
 		if store[contest{c.What, other, owner}] {
-			out = append(out, config.Problem{Key: owner, Message: fmt.Sprintf(
+			out = append(out, config.Problem{File: c.Owner.Origin, Key: owner, Severity: config.SeverityWarning, Message: fmt.Sprintf(
 				"it has %s because its creationTimestamp is %s, though etcd has had %s (%s) for longer. Servers keep it so; if it is deleted and applied again, that one has it",
-				c.What, c.Owner.Created.UTC().Format("2006-01-02T15:04:05Z"), other, c.Other.Origin)})
+				c.What, c.Owner.Created.UTC().Format(time.RFC3339), other, c.Other.Origin)})
 		}
 	}
 	return out

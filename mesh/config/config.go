@@ -200,6 +200,53 @@ func Older(a, b *Config) int {
 	return cmp.Or(a.Age().Compare(b.Age()), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Namespace, b.Namespace))
 }
 
+// ByAge orders documents of any kinds as those do who decide between two that ask for the same: by age, and then by CompareNames.
+func ByAge(a, b *Config) int { return cmp.Or(a.Age().Compare(b.Age()), CompareNames(a, b)) }
+
+// CompareNames orders documents of one age: those of Istio by name and then by namespace, as Older; ServiceEntries, of which services of
+// one name are made, and the kinds of the Gateway API, as that says, by namespace and then by name.
+func CompareNames(a, b *Config) int {
+	byNamespace := func(c *Config) bool {
+		return c.Kind == ServiceEntry || strings.HasPrefix(string(c.Kind), "gateway.networking.k8s.io/")
+	}
+	name, namespace := cmp.Compare(a.Name, b.Name), cmp.Compare(a.Namespace, b.Namespace)
+	switch x, y := byNamespace(a), byNamespace(b); {
+	case x && y:
+		return cmp.Or(namespace, name)
+	case x:
+		return 1
+	case y:
+		return -1
+	}
+	return cmp.Or(name, namespace)
+}
+
+// MaxTogether is how many documents are written in one transaction: half of what etcd takes by default (--max-txn-ops), so that documents
+// of usual sizes have less than 1.5 MiB together (--max-request-bytes).
+const MaxTogether = 64
+
+// everywhere is the result of ExportedTo for all.
+var everywhere = map[string]bool{"*": true}
+
+// ExportedTo returns the namespaces to which a document of a namespace is exported: "." is its own, "*" all, and "~" none. An empty list
+// is byDefault, or all. The result must not be changed.
+func ExportedTo(exportTo, byDefault []string, namespace string) map[string]bool {
+	if len(exportTo) == 0 {
+		exportTo = byDefault
+	}
+	if len(exportTo) == 0 {
+		return everywhere
+	}
+	set := make(map[string]bool, len(exportTo))
+	for _, to := range exportTo {
+		if to == "." {
+			to = namespace
+		}
+		set[to] = true
+	}
+	return set
+}
+
 // Errors of a Store.
 var (
 	ErrNotFound = errors.New("not found")

@@ -18,9 +18,9 @@ type Contest struct {
 	Owner, Other *Config
 	// Host is the host that it concerns, in full; "" for none.
 	Host string
-	// What names it, such as `the host "a.test"`; At is the field of Other that asks for it, Consequence what that means for Other.
+	// What names it, such as `the host "a.test"`. Consequence says what that means for Other.
 	What, Consequence string
-	at                *path
+	at                *path // the field of Other that asks for it
 }
 
 // Problem returns a contest as a warning about the document that does not have it. It names the other one with its origin.
@@ -68,44 +68,29 @@ func (x *contests) add(owner, other *Config, at *path, host, what, consequence s
 	x.found = append(x.found, Contest{Host: host, Owner: owner, Other: other, What: what, Consequence: consequence, at: at})
 }
 
-// visibility is to whom a document is exported: nil is everywhere.
+// visibility is to whom a document is exported (ExportedTo).
 type visibility map[string]bool
-
-func visibleTo(exportTo, byDefault []string, namespace string) visibility {
-	if len(exportTo) == 0 {
-		exportTo = byDefault
-	}
-	v := make(visibility)
-	for _, to := range exportTo {
-		switch to {
-		case "*":
-			return nil
-		case ".":
-			to = namespace
-		}
-		v[to] = true
-	}
-	if len(exportTo) == 0 {
-		return nil
-	}
-	return v
-}
 
 // beyond reports whether anybody outside of a namespace sees it.
 func (v visibility) beyond(namespace string) bool {
-	return v == nil || len(v) > 1 || len(v) == 1 && !v[namespace] && !v["~"]
+	for to := range v {
+		if to != namespace && to != "~" {
+			return true
+		}
+	}
+	return false
 }
 
 // meets reports whether somebody who is in none of the namespaces sees both.
 func (v visibility) meets(o visibility, but ...string) bool {
-	switch {
-	case v == nil && o == nil:
+	if v["*"] && o["*"] {
 		return true
-	case v == nil:
-		return o.meets(v, but...)
 	}
-	for namespace := range v {
-		if (o == nil || o[namespace]) && namespace != "~" && !slices.Contains(but, namespace) {
+	if v["*"] {
+		v, o = o, v
+	}
+	for to := range v {
+		if (o["*"] || o[to]) && to != "~" && !slices.Contains(but, to) {
 			return true
 		}
 	}
@@ -130,14 +115,12 @@ func (x *contests) services() {
 		spec := c.Spec.(*networking.ServiceEntry)
 		at := (&path{name: "spec"}).field("hosts")
 		for i, host := range spec.Hosts {
-			byHost[strings.ToLower(host)] = append(byHost[strings.ToLower(host)], claim{c, at.at(i), visibleTo(spec.ExportTo, x.mesh.GetDefaultServiceExportTo(), c.Namespace)})
+			byHost[strings.ToLower(host)] = append(byHost[strings.ToLower(host)], claim{c, at.at(i), ExportedTo(spec.ExportTo, x.mesh.GetDefaultServiceExportTo(), c.Namespace)})
 		}
 	}
 	for _, host := range slices.Sorted(maps.Keys(byHost)) {
 		claims := byHost[host]
-		slices.SortFunc(claims, func(a, b claim) int {
-			return cmp.Or(a.Age().Compare(b.Age()), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-		})
+		slices.SortFunc(claims, func(a, b claim) int { return ByAge(a.Config, b.Config) })
 		for i, c := range claims {
 			svc := kubernetes[host]
 			if svc == nil {
@@ -205,7 +188,7 @@ func (x *contests) virtualServices() {
 	claims := make(map[at][]claim)
 	for _, c := range x.reader.List(VirtualService, "") {
 		spec := c.Spec.(*networking.VirtualService)
-		visible := visibleTo(spec.ExportTo, x.mesh.GetDefaultVirtualServiceExportTo(), c.Namespace)
+		visible := ExportedTo(spec.ExportTo, x.mesh.GetDefaultVirtualServiceExportTo(), c.Namespace)
 		gateways := spec.Gateways
 		if len(gateways) == 0 {
 			gateways = []string{"mesh"}
@@ -352,7 +335,7 @@ func (x *contests) destinationRules() {
 			continue
 		}
 		key := c.Namespace + " " + x.resolve(spec.Host, c.Namespace)
-		cl := claim{c, (&path{name: "spec"}).field("trafficPolicy"), visibleTo(spec.ExportTo, x.mesh.GetDefaultDestinationRuleExportTo(), c.Namespace)}
+		cl := claim{c, (&path{name: "spec"}).field("trafficPolicy"), ExportedTo(spec.ExportTo, x.mesh.GetDefaultDestinationRuleExportTo(), c.Namespace)}
 		for _, o := range older[key][:min(len(older[key]), maxCompared)] {
 			if o.visible.meets(cl.visible) {
 				x.add(o.Config, c, cl.at, x.resolve(spec.Host, c.Namespace), fmt.Sprintf("the trafficPolicy of %q", x.resolve(spec.Host, c.Namespace)), "it is older, and counts for those who see both; of this one the subsets are added")

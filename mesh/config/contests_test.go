@@ -99,3 +99,38 @@ func TestContests(t *testing.T) {
 		})
 	}
 }
+
+// Of documents of one age the names decide, for each kind as for those who decide between two: also across kinds it is one order. A copy to
+// another store goes by it, so that owners stay.
+func TestByAge_IsOneOrder(t *testing.T) {
+	var documents []*Config
+	for _, kind := range []Kind{VirtualService, Gateway, ServiceEntry, HTTPRoute, KubernetesGateway} {
+		for _, name := range []string{"a/z", "b/y", "b/z"} {
+			namespace, name, _ := strings.Cut(name, "/")
+			documents = append(documents, &Config{Meta: Meta{Key: Key{kind, namespace, name}, Created: time.Unix(5, 0)}})
+		}
+	}
+	for _, a := range documents {
+		for _, b := range documents {
+			if ByAge(a, b) != -ByAge(b, a) {
+				t.Errorf("%s and %s", a.Meta.Key, b.Meta.Key)
+			}
+			for _, c := range documents {
+				if ByAge(a, b) < 0 && ByAge(b, c) <= 0 && ByAge(a, c) >= 0 {
+					t.Errorf("%s, %s and %s are in no order", a.Meta.Key, b.Meta.Key, c.Meta.Key)
+				}
+			}
+			if a.Kind == b.Kind && a.Kind == VirtualService && ByAge(a, b) != Older(a, b) {
+				t.Errorf("%s and %s: another order than Older", a.Meta.Key, b.Meta.Key)
+			}
+		}
+	}
+	of := func(kind Kind, namespace, name string, created int64) *Config {
+		return &Config{Meta: Meta{Key: Key{kind, namespace, name}, Created: time.Unix(created, 0)}}
+	}
+	for _, kind := range []Kind{ServiceEntry, HTTPRoute, KubernetesGateway} {
+		if ByAge(of(kind, "a", "z", 5), of(kind, "b", "y", 5)) >= 0 || ByAge(of(kind, "a", "z", 6), of(kind, "b", "y", 5)) <= 0 {
+			t.Errorf("%s: the namespace does not decide where the age is the same, and there alone", kind)
+		}
+	}
+}

@@ -18,9 +18,9 @@ const DefaultDomain = "cluster.local"
 // References returns a warning for each reference of a VirtualService to a host, a port, a subset, a gateway
 // or a delegate, of an Ingress to a Service, and of a Gateway, a DestinationRule or an Ingress to a Secret,
 // that none of r's documents defines, and of the gateway of a network to Nodes. They are warnings because another source may define it.
-// It warns of what a document asks for and another one has (Contests), and of hosts that are of other namespaces than the document.
+// It warns of what a document asks for and another one has, which it returns as Contests, too, and of hosts that are of other namespaces than the document.
 // It also warns of policies about who may do what that have no effect beside others, and that open what others close. domain is the DNS domain of Kubernetes services. The problems have no file and no line.
-func References(r Reader, domain string) []Problem {
+func References(r Reader, domain string) ([]Problem, []Contest) {
 	x := &references{reader: r, domain: domain, hosts: make(map[string]ports), subsets: make(map[string]map[string]bool)}
 	for _, c := range r.List(Service, "") {
 		of := make(ports)
@@ -67,7 +67,7 @@ func References(r Reader, domain string) []Problem {
 	for i := range contests {
 		problems = append(problems, contests[i].Problem())
 	}
-	return append(x.problems, problems...)
+	return append(x.problems, problems...), contests
 }
 
 // references checks the references of documents.

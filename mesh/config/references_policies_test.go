@@ -55,7 +55,8 @@ func TestPoliciesThatHaveNoEffectOrOpenWhatOthersCloseGetAWarning(t *testing.T) 
 				index.Put(d.Config)
 			}
 			var texts []string
-			for _, p := range References(index, DefaultDomain) {
+			problems, _ := References(index, DefaultDomain)
+			for _, p := range problems {
 				texts = append(texts, p.String())
 			}
 			if tc.want == "" && len(texts) > 0 || tc.want != "" && !slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, tc.want) }) {

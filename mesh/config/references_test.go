@@ -41,7 +41,8 @@ func referencesIn(t *testing.T, text string) []string {
 		index.Put(d.Config)
 	}
 	var texts []string
-	for _, p := range References(index, DefaultDomain) {
+	problems, _ := References(index, DefaultDomain)
+	for _, p := range problems {
 		texts = append(texts, p.String())
 	}
 	return texts

@@ -8,7 +8,6 @@
 package gatewayapi
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -149,12 +148,7 @@ func (c *converter) any() bool {
 
 // list returns the documents of a kind, the oldest first.
 func (c *converter) list(kind config.Kind) []*config.Config {
-	return slices.SortedFunc(slices.Values(c.reader.List(kind, "")), older)
-}
-
-// older orders documents as the Gateway API does: by age, then by namespace and name.
-func older(a, b *config.Config) int {
-	return cmp.Or(a.Age().Compare(b.Age()), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	return slices.SortedFunc(slices.Values(c.reader.List(kind, "")), config.ByAge)
 }
 
 // or returns what a pointer points to, or the default of the field for nil.

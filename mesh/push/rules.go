@@ -58,7 +58,7 @@ func (s *Snapshot) indexRules(list []*config.Config) *ruleIndex {
 		host := s.fqdn(rule.Host, c.Namespace)
 		one := &DestinationRule{
 			Rule: rule, Host: host, From: []config.Key{c.Meta.Key},
-			ExportTo: visible(rule.ExportTo, s.Mesh.GetDefaultDestinationRuleExportTo(), c.Namespace),
+			ExportTo: config.ExportedTo(rule.ExportTo, s.Mesh.GetDefaultDestinationRuleExportTo(), c.Namespace),
 		}
 		for _, name := range credentialsOf(rule) {
 			idx.credentials[name] = append(idx.credentials[name], one)

@@ -214,26 +214,7 @@ func meshConfig(src Source) *meshv1alpha1.MeshConfig {
 	return mesh
 }
 
-// visible returns an exportTo as a set of namespaces. "." is the namespace of the document; an empty
-// list is what MeshConfig says, or everywhere.
-func visible(exportTo, byDefault []string, namespace string) map[string]bool {
-	if len(exportTo) == 0 {
-		exportTo = byDefault
-	}
-	if len(exportTo) == 0 {
-		return everywhere
-	}
-	set := make(map[string]bool, len(exportTo))
-	for _, to := range exportTo {
-		if to == "." {
-			to = namespace
-		}
-		set[to] = true
-	}
-	return set
-}
-
-var everywhere = map[string]bool{"*": true}
+var everywhere = config.ExportedTo(nil, nil, "")
 
 func exportedTo(set map[string]bool, namespace string) bool { return set["*"] || set[namespace] }
 
@@ -312,7 +293,7 @@ func (s *Snapshot) sees(namespace string, svc *service.Service) bool {
 		}
 	}
 	if svc.DefaultExport {
-		return exportedTo(visible(nil, s.Mesh.GetDefaultServiceExportTo(), svc.Namespace), namespace)
+		return exportedTo(config.ExportedTo(nil, s.Mesh.GetDefaultServiceExportTo(), svc.Namespace), namespace)
 	}
 	return svc.VisibleFrom(namespace)
 }

@@ -128,7 +128,7 @@ func (vs *VirtualService) upToDate(byKey map[config.Key]*config.Config) bool {
 // resolve returns a document with full names. The document itself is not changed.
 func (s *Snapshot) resolve(c *config.Config, byKey map[config.Key]*config.Config) *VirtualService {
 	rule := proto.CloneOf(c.Spec.(*networking.VirtualService))
-	vs := &VirtualService{Config: c, Rule: rule, ExportTo: visible(rule.GetExportTo(), s.Mesh.GetDefaultVirtualServiceExportTo(), c.Namespace)}
+	vs := &VirtualService{Config: c, Rule: rule, ExportTo: config.ExportedTo(rule.GetExportTo(), s.Mesh.GetDefaultVirtualServiceExportTo(), c.Namespace)}
 	for i, host := range rule.Hosts {
 		name := s.fqdn(host, c.Namespace)
 		rule.Hosts[i] = string(name)
@@ -224,7 +224,7 @@ func (s *Snapshot) mergeDelegates(vs *VirtualService, byKey map[config.Key]*conf
 			continue
 		}
 		rule := c.Spec.(*networking.VirtualService)
-		if len(rule.Hosts) > 0 || !exportedTo(visible(rule.ExportTo, s.Mesh.GetDefaultVirtualServiceExportTo(), key.Namespace), vs.Namespace) {
+		if len(rule.Hosts) > 0 || !exportedTo(config.ExportedTo(rule.ExportTo, s.Mesh.GetDefaultVirtualServiceExportTo(), key.Namespace), vs.Namespace) {
 			continue
 		}
 		for _, delegate := range rule.Http {

@@ -72,14 +72,14 @@ type Registrar struct {
 	candidates map[config.Key][]*member
 	// holders has, by the key of a WorkloadEntry, the workload that has registered as it, and that the registries have.
 	holders map[config.Key]*member
-	// accounts are the keys that the registries have of workloads that have registered here or at another replica, by account, and account
-	// is that of each. limits bounds them.
-	accounts map[account]map[config.Key]bool
-	account  map[config.Key]account
-	limits   Limits
-	path     string // of the file in which they are kept; "" for none
-	changed  chan struct{}
-	shared   *publisher // nil for a replica that shares nothing
+	// accounts are the keys that the registries have of workloads that have registered here or at another replica, by account, and accountOf
+	// has the account of each. limits bounds them.
+	accounts  map[account]map[config.Key]bool
+	accountOf map[config.Key]account
+	limits    Limits
+	path      string // of the file in which they are kept; "" for none
+	changed   chan struct{}
+	shared    *publisher // nil for a replica that shares nothing
 }
 
 // Limits bounds what those who may register may register as.
@@ -134,7 +134,7 @@ func New(cache config.Cache, log *slog.Logger) *Registrar {
 	r := &Registrar{
 		Cache: cache, log: log, repeats: repeats.New(maxLines, linesPerSecond), handlers: map[config.Kind][]func(config.Event){config.WorkloadEntry: nil},
 		documents: make(map[config.Key]*config.Config), members: make(map[identity]*member),
-		candidates: make(map[config.Key][]*member), holders: make(map[config.Key]*member), accounts: make(map[account]map[config.Key]bool), account: make(map[config.Key]account), changed: make(chan struct{}, 1),
+		candidates: make(map[config.Key][]*member), holders: make(map[config.Key]*member), accounts: make(map[account]map[config.Key]bool), accountOf: make(map[config.Key]account), changed: make(chan struct{}, 1),
 	}
 	cache.RegisterHandler(config.WorkloadEntry, r.onDocument)
 	cache.RegisterHandler(config.WorkloadGroup, r.onGroup)
@@ -215,20 +215,20 @@ func (r *Registrar) count(key config.Key) {
 	} else if reg, ok := r.registrationOf(r.documents[key]); ok && !r.owns(reg) {
 		of.name = reg.account
 	}
-	was := r.account[key]
+	was := r.accountOf[key]
 	if was == of {
 		return
 	}
 	if delete(r.accounts[was], key); len(r.accounts[was]) == 0 {
 		delete(r.accounts, was)
 	}
-	if delete(r.account, key); of.name == "" {
+	if delete(r.accountOf, key); of.name == "" {
 		return
 	}
 	if r.accounts[of] == nil {
 		r.accounts[of] = make(map[config.Key]bool)
 	}
-	r.accounts[of][key], r.account[key] = true, of
+	r.accounts[of][key], r.accountOf[key] = true, of
 }
 
 // onGroup takes in a change of a WorkloadGroup, for the workloads that are connected.

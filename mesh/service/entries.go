@@ -229,7 +229,7 @@ func (r *Entries) read(c *config.Config) *entry {
 		return nil
 	}
 	en := &entry{config: c, spec: spec, resolution: resolution}
-	to := exportedTo(spec.ExportTo, c.Namespace)
+	to := r.options.toOf(c.Namespace, spec.ExportTo)
 	for _, host := range spec.Hosts {
 		if key := (Key{Hostname(host), c.Namespace, to}); !slices.Contains(en.keys, key) {
 			en.keys = append(en.keys, key)
@@ -388,20 +388,13 @@ func (r *Entries) service(key Key, entries []*entry) *Service {
 	return oldest
 }
 
-// exportedTo returns the namespaces of the exportTo of a document, in one form; "" for all, or for none named.
-func exportedTo(exportTo []string, namespace string) string {
-	if len(exportTo) == 0 || slices.Contains(exportTo, "*") {
+// toOf returns Key.To of what a document is exported to.
+func (o *Options) toOf(namespace string, exportTo []string) string {
+	set := o.exportTo(namespace, exportTo)
+	if len(exportTo) == 0 || set["*"] {
 		return ""
 	}
-	to := make([]string, 0, len(exportTo))
-	for _, name := range exportTo {
-		if name == "." {
-			name = namespace
-		}
-		to = append(to, name)
-	}
-	slices.Sort(to)
-	return strings.Join(slices.Compact(to), ",")
+	return strings.Join(slices.Sorted(maps.Keys(set)), ",")
 }
 
 // mergeable reports whether a second entry adds ports and addresses to a service.

@@ -54,20 +54,7 @@ func (o *Options) spiffeID(namespace, account string) string {
 
 // exportTo resolves the namespaces that see a service: "." is its own.
 func (o *Options) exportTo(namespace string, listed []string) map[string]bool {
-	if len(listed) == 0 {
-		listed = o.ExportTo
-	}
-	out := make(map[string]bool, max(len(listed), 1))
-	for _, to := range listed {
-		if to == "." {
-			to = namespace
-		}
-		out[to] = true
-	}
-	if len(out) == 0 {
-		out["*"] = true
-	}
-	return out
+	return config.ExportedTo(listed, o.ExportTo, namespace)
 }
 
 // ServiceEvent is a change of a service's definition: Old is nil if it is new, New is nil if it was

@@ -158,9 +158,6 @@ type creator interface {
 	CreateTogether(ctx context.Context, documents []*config.Config) error
 }
 
-// together is how many documents a creator is given at once.
-const together = 64
-
 // create makes the new documents of one phase, the oldest first, so that of two that ask for the same the one has it that has it where
 // they come from: several at once, and, if that cannot be done, one after the other. It returns the other changes of the phase, and how
 // many have failed.
@@ -187,7 +184,7 @@ func (p *Plan) create(ctx context.Context, w config.Writer, indexes []int, done 
 		}
 		return config.Older(a, b)
 	})
-	for some := range slices.Chunk(created, together) {
+	for some := range slices.Chunk(created, config.MaxTogether) {
 		documents := make([]*config.Config, 0, len(some))
 		for _, i := range some {
 			documents = append(documents, p.Actions[i].New)

@@ -7,16 +7,15 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/mesh/config"
-	"github.com/holdfast-xds/holdfast/mesh/gatewayapi"
+	"github.com/holdfast-xds/holdfast/mesh/config/analysis"
 )
 
 // Validate reads files and directories as New would, and returns everything that is wrong in them,
 // by file and line: what a document has by itself, two documents with one name, and references to what
-// is in none of the documents (config.References, gatewayapi.Convert). What cannot be read is a problem too.
+// is in none of the documents (package analysis). What cannot be read is a problem too.
 func Validate(paths ...string) []config.Problem {
 	v := read(paths)
-	api := gatewayapi.Convert(v.index, config.DefaultDomain).Problems
-	for _, p := range append(config.References(v.index, config.DefaultDomain), api...) {
+	for _, p := range analysis.Of(v.index, config.DefaultDomain).Problems {
 		at := v.documents[p.Key]
 		p.File, p.Line = v.files[p.Key], at.Line(p.Field)
 		v.problems = append(v.problems, p)

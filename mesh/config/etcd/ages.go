@@ -76,41 +76,24 @@ func (a Ages) Of(documents []Stored) []*config.Config {
 	return out
 }
 
-// agesBefore returns the ages by which documents come in the order of their creationTimestamps, as they did for servers before ages were
-// those of the store. Where the time is the same, Istio's kinds come by name and then by namespace; those of the Gateway API, and
-// ServiceEntries, of which services of one name are made, come by namespace and then by name.
-func agesBefore(documents []Stored) Ages {
+// AgesBefore returns the ages by which documents come in the order of their creationTimestamps, and where these are the same of their
+// names (config.CompareNames), as they did for servers before ages were those of the store. A server keeps them that finds a store without
+// a record of ages.
+func AgesBefore(documents []Stored) Ages {
 	kept := make(map[string]keptAge)
 	var entries, others []Stored
 	for _, d := range documents {
 		switch {
 		case d.Config == nil || !aged[d.Key.Kind]:
-		case d.Key.Kind == config.ServiceEntry:
+		case d.Key.Kind == config.ServiceEntry: // which takes nothing from documents of other kinds, nor they from it
 			entries = append(entries, d)
 		default:
 			others = append(others, d)
 		}
 	}
-	byNamespace := func(a, b Stored) int {
-		return cmp.Or(cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.Name, b.Key.Name))
-	}
-	keepOrder(kept, entries, byNamespace)
-	keepOrder(kept, others, func(a, b Stored) int {
-		switch x, y := ofGatewayAPI(a.Key.Kind), ofGatewayAPI(b.Key.Kind); {
-		case x && y:
-			return byNamespace(a, b)
-		case x:
-			return 1
-		case y:
-			return -1
-		}
-		return cmp.Or(cmp.Compare(a.Key.Name, b.Key.Name), cmp.Compare(a.Key.Namespace, b.Key.Namespace))
-	})
+	keepOrder(kept, entries)
+	keepOrder(kept, others)
 	return Ages{kept}
-}
-
-func ofGatewayAPI(kind config.Kind) bool {
-	return config.SchemaOf(kind).Group == "gateway.networking.k8s.io"
 }
 
 // aged are the kinds of documents whose age decides anything.
@@ -127,10 +110,10 @@ var aged = func() map[config.Kind]bool {
 }()
 
 // keepOrder adds the ages of those documents that must have another one than their create_revision, so that all come in the order of
-// their creationTimestamps, and of then where that is the same. As many as possible need none.
-func keepOrder(kept map[string]keptAge, documents []Stored, then func(a, b Stored) int) {
+// their creationTimestamps and names. As many as possible need none.
+func keepOrder(kept map[string]keptAge, documents []Stored) {
 	slices.SortFunc(documents, func(a, b Stored) int {
-		return cmp.Or(a.Config.Created.Compare(b.Config.Created), then(a, b), cmp.Compare(a.path, b.path))
+		return cmp.Or(a.Config.Created.Compare(b.Config.Created), config.CompareNames(a.Config, b.Config), cmp.Compare(a.path, b.path))
 	})
 	inOrder := longestAscending(documents)
 	var last config.StoreOrder
@@ -172,8 +155,8 @@ func longestAscending(documents []Stored) []bool {
 	return in
 }
 
-// Ages returns the ages that documents keep, and false if the store has no record of ages: then a server will write the one that
-// AgesBefore returns. An error of the kind errDenied says that the user may not read it.
+// Ages returns the ages that documents keep, and false if the store has no record of ages: then the first server will keep
+// AgesBefore. An error that is Denied says that the user may not read it.
 func (c *Client) Ages(ctx context.Context) (Ages, bool, error) {
 	resp, err := c.get(ctx, c.agesPath())
 	if err != nil {
@@ -206,16 +189,6 @@ func (c *Client) Ages(ctx context.Context) (Ages, bool, error) {
 	return a, true, nil
 }
 
-// AgesBefore returns the ages that documents will keep when a server of this version reads a store without a record of ages: the order
-// of their creationTimestamps.
-func (c *Client) AgesBefore(ctx context.Context) (Ages, error) {
-	l, err := c.list(ctx, c.documents())
-	if err != nil {
-		return Ages{}, err
-	}
-	return agesBefore(c.storedOf(l.kvs)), nil
-}
-
 func (c *Client) agesPath() string { return c.prefix + "-replicas/" + agesKey }
 
 // agesFor returns the ages of what the store has, and writes the record if there is none.
@@ -224,7 +197,7 @@ func (c *Client) agesFor(ctx context.Context, l *listing) (Ages, error) {
 	if err != nil || found {
 		return a, err
 	}
-	a = agesBefore(c.storedOf(l.kvs))
+	a = AgesBefore(c.storedOf(l.kvs))
 	written, err := c.writeAges(ctx, a, l.at.Revision)
 	if err != nil || written {
 		return a, err

@@ -44,7 +44,7 @@ func TestAges_WhatWasThereBeforeKeepsItsPlace(t *testing.T) {
 	documents := []Stored{
 		dated(config.VirtualService, "a", "second", 5, 10), dated(config.VirtualService, "b", "first", 1, 20), dated(config.HTTPRoute, "c", "third", 9, 30),
 	}
-	ages := agesBefore(documents)
+	ages := AgesBefore(documents)
 	if ages.Len() != 1 {
 		t.Errorf("%d documents keep an age, want one: %v", ages.Len(), ages.kept)
 	}
@@ -72,7 +72,7 @@ func TestAges_AreTheOrderOfTheTimes(t *testing.T) {
 		want := func(a, b *config.Config) int {
 			return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Namespace, b.Namespace))
 		}
-		ages := agesBefore(slices.Clone(documents))
+		ages := AgesBefore(slices.Clone(documents))
 		got := ages.Of(documents)
 		slices.SortFunc(got, config.Older)
 		if !slices.IsSortedFunc(got, want) {
@@ -82,7 +82,7 @@ func TestAges_AreTheOrderOfTheTimes(t *testing.T) {
 		for i := range documents {
 			documents[i].Config.Order.Revision = int64(i / 2)
 		}
-		if ages := agesBefore(documents); ages.Len() != 0 {
+		if ages := AgesBefore(documents); ages.Len() != 0 {
 			t.Fatalf("round %d: both orders are one, and %d keep an age", round, ages.Len())
 		}
 	}
@@ -97,7 +97,7 @@ func TestAges_WhereTimesAreTheSame(t *testing.T) {
 		if want[0] == "a/z" {
 			documents[0].Config.Order.Revision = 8
 		}
-		if got := byAge(agesBefore(slices.Clone(documents)).Of(documents)); !slices.Equal(got, want) {
+		if got := byAge(AgesBefore(slices.Clone(documents)).Of(documents)); !slices.Equal(got, want) {
 			t.Errorf("%s: the order is %v, want %v", kind, got, want)
 		}
 	}

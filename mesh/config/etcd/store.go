@@ -30,7 +30,7 @@ func (c *Client) Create(ctx context.Context, doc *config.Config) (version string
 
 // CreateTogether stores new documents in one transaction, all of them or none: then they have one age for the store, and among them the
 // time of creation decides. Those that have none get this time. Its errors are config.ErrExists, *config.InvalidError, and those of etcd,
-// which takes a limited number of documents and bytes in a transaction (MaxTogether).
+// which takes a limited number of documents and bytes in a transaction (config.MaxTogether).
 func (c *Client) CreateTogether(ctx context.Context, documents []*config.Config) error {
 	now := time.Now().Truncate(time.Second)
 	conditions := make([]clientv3.Cmp, 0, len(documents))
@@ -59,10 +59,6 @@ func (c *Client) CreateTogether(ctx context.Context, documents []*config.Config)
 	return nil
 }
 
-// MaxTogether is how many documents are put into one transaction: half of what etcd takes by default (--max-txn-ops), so that documents
-// of usual sizes have less than 1.5 MiB together (--max-request-bytes).
-const MaxTogether = 64
-
 // Import is ImportAll for one document.
 func (c *Client) Import(ctx context.Context, doc *config.Config) error {
 	_, err := c.ImportAll(ctx, []*config.Config{doc})
@@ -72,7 +68,7 @@ func (c *Client) Import(ctx context.Context, doc *config.Config) error {
 // ImportAll stores documents as they are, with their times of creation or without, in place of any that have their keys, in transactions of
 // few. Those that are new get their age in the order of the list. It returns how many were stored.
 func (c *Client) ImportAll(ctx context.Context, documents []*config.Config) (stored int, err error) {
-	for some := range slices.Chunk(documents, MaxTogether) {
+	for some := range slices.Chunk(documents, config.MaxTogether) {
 		var puts []clientv3.Op
 		size := 0
 		write := func() error {

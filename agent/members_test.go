@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -174,8 +173,8 @@ func TestTheNodeOfTheEnvoyThatStaysIsSeen(t *testing.T) {
 // that lasts, and no more when one of them has gone.
 func TestNodesOfOneIDThatDifferAreSaid(t *testing.T) {
 	inBothForms(t, func(r *rig) {
-		var log bytes.Buffer
-		r.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		log := &recorded{}
+		r.cfg.Log = slog.New(slog.NewTextHandler(log, nil))
 		r.start()
 		var last *xdstest.Client
 		for _, v := range []string{"1", "2", "3"} {

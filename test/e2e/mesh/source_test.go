@@ -137,6 +137,7 @@ func TestANewServerWaitsForItsFirstDocument(t *testing.T) {
 	// One that is to have nothing says so.
 	w = newWorld(t)
 	w.check(os.Remove(w.path("documents/service.yaml")))
+	w.check(os.Remove(w.path("documents/route.yaml"))) // to a service that is no more: worth a warning
 	w.write("none", "# nothing on purpose\n")
 	w.startMesh()
 	if problems := w.status().Problems; len(problems) > 0 {

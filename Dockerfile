@@ -60,7 +60,7 @@ COPY --from=build /out/etc /etc
 COPY --from=build /out/usr/local/bin/holdfast-mesh /usr/local/bin/holdfast-mesh
 COPY --from=build /out/usr/share/doc/holdfast /usr/share/doc/holdfast
 USER 65532:65532
-EXPOSE 15010 15012 15014
+EXPOSE 15010 15012 15020
 ENTRYPOINT ["/usr/local/bin/holdfast-mesh"]
 CMD ["help"]
 

@@ -1,25 +1,18 @@
 package mesh
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"net/http/pprof"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/holdfast-xds/holdfast/internal/listener"
-	"github.com/holdfast-xds/holdfast/internal/webguard"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/inspect"
 	"github.com/holdfast-xds/holdfast/mesh/server"
@@ -27,9 +20,6 @@ import (
 
 // maxProblems is how many problems a status names.
 const maxProblems = 500
-
-// shutdownTime is how long a request to the admin address may take when the process ends.
-const shutdownTime = time.Second
 
 // Status is what GET /status returns: who is connected, and what is wrong in the configuration.
 type Status struct {
@@ -53,59 +43,6 @@ type Document struct {
 	Spec       json.RawMessage   `json:"spec"`
 	// Status is that of a document of the Gateway API, of a ServiceEntry and of a WorkloadEntry.
 	Status json.RawMessage `json:"status,omitempty"`
-}
-
-// serveAdmin serves metrics and status until ctx ends.
-func (e *Environment) serveAdmin(ctx context.Context) error {
-	if e.cfg.Admin == "" {
-		return nil
-	}
-	lis, err := net.Listen("tcp", e.cfg.Admin)
-	if err != nil {
-		return fmt.Errorf("--admin: %w", err)
-	}
-	host, _, _ := net.SplitHostPort(e.cfg.Admin)
-	web := &http.Server{Handler: webguard.Guard{Host: host}.Wrap(e.adminHandler()), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, ConnState: listener.Requests}
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		<-ctx.Done()
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
-		defer cancel()
-		_ = web.Shutdown(late)
-	}()
-	e.cfg.Log.Info("serving status and metrics", "addr", lis.Addr().String())
-	err = web.Serve(listener.Other(lis, e.cfg.Log))
-	if errors.Is(err, http.ErrServerClosed) {
-		<-stopped
-		return nil
-	}
-	return err
-}
-
-func (e *Environment) adminHandler() http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(e.metrics, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
-		if err := e.ready(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		}
-	})
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { respond(w, e.Status()) })
-	mux.HandleFunc("GET /proxies", func(w http.ResponseWriter, r *http.Request) { respond(w, e.Fleet(r.Context())) })
-	mux.HandleFunc("GET /documents", func(w http.ResponseWriter, r *http.Request) {
-		respond(w, e.Documents(r.URL.Query().Get("kind"), r.URL.Query().Get("namespace"), r.URL.Query().Get("name")))
-	})
-	mux.HandleFunc("GET /explain", e.explain)
-	mux.HandleFunc("POST /diff", e.diff)
-	if e.cfg.Pprof {
-		// The command line is left out, as it is in the agent.
-		mux.HandleFunc("GET /debug/pprof/", pprof.Index) // and those that have a name: heap, goroutine, …
-		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	}
-	return mux
 }
 
 // explain answers GET /explain?proxy=&host=&port=&path=&method=&header=NAME:VALUE&claims=JSON, with
@@ -165,12 +102,14 @@ type (
 	}
 )
 
-// maxDiff bounds the documents of POST /diff, in bytes.
-const maxDiff = 256 << 20
-
 func (e *Environment) diff(w http.ResponseWriter, r *http.Request) {
 	var req DiffRequest
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxDiff)).Decode(&req); err != nil {
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, e.cfg.MaxDiff)).Decode(&req); err != nil {
+		if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+			e.doors.refused.WithLabelValues(refusedSize).Inc()
+			http.Error(w, fmt.Sprintf("the documents have more than %d bytes, which is what --max-diff-bytes of this server allows: compare some of them, or raise it", e.cfg.MaxDiff), http.StatusRequestEntityTooLarge)
+			return
+		}
 		http.Error(w, "the request cannot be read: "+err.Error(), http.StatusBadRequest)
 		return
 	}

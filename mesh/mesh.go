@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -65,9 +66,17 @@ type Config struct {
 	// Dir contains the documents (package dir), or Etcd says where they are (package etcd): one of both.
 	Dir  string
 	Etcd etcd.Options
-	// Listen is host:port of the xDS server in plaintext, TLSListen that of the one with TLS, Admin
-	// that of metrics and status; "" for none.
-	Listen, TLSListen, Admin string
+	// Listen is host:port of the xDS server in plaintext, TLSListen that of the one with TLS, Health that of probes and metrics, Admin that
+	// of status and what commands ask for, or unix:PATH; "" for none. Where others than this machine can connect, they have to prove who they
+	// are (TLSClientCA, CA, Authn; AdminClientCA), unless AllowUnauthenticated.
+	Listen, TLSListen, Admin, Health string
+	AllowUnauthenticated             bool
+	// AdminClientCA is a file with the authorities of certificates with which Admin can be used; it speaks TLS then. AdminAllow are the SPIFFE
+	// IDs and DNS names in them that may; nil for all.
+	AdminClientCA string
+	AdminAllow    []string
+	// MaxDiff is the size of a configuration that can be compared at Admin, in bytes; 0 means DefaultMaxDiff.
+	MaxDiff int64
 	// TLSCert and TLSKey are files with the server's certificate chain and key. With TLSClientCA,
 	// clients must present a certificate that leads to one of its certificates.
 	TLSCert, TLSKey, TLSClientCA string
@@ -143,6 +152,7 @@ type Environment struct {
 	server    *server.Server
 	xds       *downstream.Server
 	metrics   *prometheus.Registry
+	doors     doors
 	listening atomic.Bool
 	stopping  atomic.Bool
 }
@@ -171,7 +181,7 @@ func New(cfg Config) (*Environment, error) {
 	case cfg.TLSListen == "" && cfg.identifies():
 		return nil, errors.New("--ca and --token-issuer need --tls-listen: over plaintext nobody can prove anything")
 	}
-	if err := checkAddresses(cfg); err != nil {
+	if err := errors.Join(checkAddresses(cfg), cfg.checkDoors()); err != nil {
 		return nil, err
 	}
 	e := &Environment{cfg: cfg, metrics: prometheus.NewRegistry()}
@@ -194,6 +204,9 @@ func New(cfg Config) (*Environment, error) {
 		return nil, err
 	}
 	if e.tls, err = e.transport(); err != nil {
+		return nil, err
+	}
+	if err := e.openDoors(); err != nil {
 		return nil, err
 	}
 	e.assemble()
@@ -326,8 +339,8 @@ func (c *Config) maxPerIdentity() int {
 }
 
 func checkAddresses(cfg Config) error {
-	for flag, addr := range map[string]string{"--listen": cfg.Listen, "--tls-listen": cfg.TLSListen, "--admin": cfg.Admin} {
-		if addr == "" {
+	for flag, addr := range map[string]string{"--listen": cfg.Listen, "--tls-listen": cfg.TLSListen, "--admin": cfg.Admin, "--health": cfg.Health} {
+		if addr == "" || flag == "--admin" && strings.HasPrefix(addr, "unix:") {
 			continue
 		}
 		if _, _, err := net.SplitHostPort(addr); err != nil {
@@ -389,7 +402,9 @@ func (e *Environment) Run(ctx context.Context) error {
 		}
 		return nil
 	})
+	e.warnOfDoors()
 	eg.Go(func() error { return e.serveAdmin(behind) })
+	eg.Go(func() error { return e.serveHealth(behind) })
 	if e.replica != nil {
 		eg.Go(func() error {
 			e.replica.Run(behind)

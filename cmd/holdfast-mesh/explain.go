@@ -1,14 +1,10 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -32,7 +28,8 @@ a gateway. If the answer depends on what the question does not say, it is "not k
 A token is taken to be valid: --claims says what it says.`
 
 func newExplain(stdout io.Writer) *cobra.Command {
-	var admin, output, node, method, principal, source, serverName, claims string
+	var a admin
+	var output, node, method, principal, source, serverName, claims string
 	var headers []string
 	var inbound, tcp bool
 	c := &cobra.Command{
@@ -71,7 +68,7 @@ func newExplain(stdout io.Writer) *cobra.Command {
 			query.Set("sni", serverName)
 			query.Set("claims", claims)
 			var e inspect.Explanation
-			if err := ask(cmd.Context(), admin, "/explain?"+query.Encode(), &e); err != nil {
+			if err := a.ask(cmd.Context(), "/explain?"+query.Encode(), &e); err != nil {
 				return err
 			}
 			return write(stdout, output, e, func(w io.Writer) { explanationTable(w, &e) })
@@ -86,7 +83,7 @@ func newExplain(stdout io.Writer) *cobra.Command {
 	c.Flags().StringVar(&serverName, "sni", "", "server `NAME` of the TLS connection; empty: HOST. With --inbound, or of a gateway")
 	c.Flags().StringVar(&claims, "claims", "", "`JSON` of the claims of the request's token; empty: it has none")
 	c.Flags().StringArrayVarP(&headers, "header", "H", nil, "`NAME:VALUE` of a header; may be given several times")
-	c.Flags().StringVar(&admin, "admin", defaultAdmin, "`ADDR`, host:port, of the server's status")
+	a.add(c.Flags())
 	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
 	return c
 }
@@ -136,7 +133,8 @@ the exit code is 1 if it would change something.`
 
 func newDiff(stdout io.Writer) *cobra.Command {
 	s := &store{}
-	var admin, output, node, namespace string
+	var a admin
+	var output, node, namespace string
 	var prune bool
 	c := &cobra.Command{
 		Use: "diff [--proxy ID] DIR|FILE…", Short: "show what other documents would change, for whom", Long: diffLong,
@@ -160,7 +158,7 @@ func newDiff(stdout io.Writer) *cobra.Command {
 				return cli.Failed(err)
 			}
 			var d mesh.DiffResponse
-			if err := send(cmd.Context(), admin, "/diff", mesh.DiffRequest{Proxy: node, Files: files}, &d); err != nil {
+			if err := a.send(cmd.Context(), "/diff", mesh.DiffRequest{Proxy: node, Files: files}, &d); err != nil {
 				return err
 			}
 			if err := write(stdout, output, d, func(w io.Writer) { diffTable(w, d) }); err != nil {
@@ -173,7 +171,7 @@ func newDiff(stdout io.Writer) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&node, "proxy", "", "node `ID` of one proxy; empty: all that are connected")
-	c.Flags().StringVar(&admin, "admin", defaultAdmin, "`ADDR`, host:port, of the server's status")
+	a.add(c.Flags())
 	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
 	c.Flags().SortFlags = false
 	etcdFlags(c.Flags(), &s.options)
@@ -228,20 +226,4 @@ func readFiles(paths []string) (map[string]string, error) {
 		}
 	}
 	return files, nil
-}
-
-// send posts JSON to a server's admin address.
-func send(ctx context.Context, admin, path string, body, into any) error {
-	text, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+admin+path, bytes.NewReader(text))
-	if err != nil {
-		return fmt.Errorf("--admin %q: want host:port", admin)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	return do(req, admin, into)
 }

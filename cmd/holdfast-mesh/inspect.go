@@ -1,13 +1,10 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -26,36 +23,9 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/replica"
 )
 
-// askTimeout is how long a command waits for the status of a server.
-const askTimeout = 10 * time.Second
-
-// ask gets a path of a server's admin address.
-func ask(ctx context.Context, admin, path string, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+path, nil)
-	if err != nil {
-		return fmt.Errorf("--admin %q: want host:port", admin)
-	}
-	return do(req, admin, into)
-}
-
-// do sends a request to a server's admin address, and decodes the answer.
-func do(req *http.Request, admin string, into any) error {
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return cli.Failed(fmt.Errorf("no answer from %s: %w (is holdfast-mesh running there? --admin names its address)", admin, errors.Unwrap(err)))
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
-		return cli.Failed(fmt.Errorf("%s answers %s: %s", admin, resp.Status, strings.TrimSpace(string(text))))
-	}
-	return cli.Failed(json.NewDecoder(resp.Body).Decode(into))
-}
-
 func newProxies(stdout io.Writer) *cobra.Command {
-	var admin, output string
+	var a admin
+	var output string
 	c := &cobra.Command{
 		Use: "proxies", Short: "show who is connected, and whether they have the newest configuration", Args: cobra.NoArgs,
 		Long: `Show the connected proxies. Of each type of resource, SYNCED means that the proxy has ACKed the newest
@@ -68,7 +38,7 @@ back, because the server removed or emptied too much at once, follows by proxy a
 With etcd, the proxies of all replicas are shown, those of others as they were some seconds ago.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var f mesh.Fleet
-			if err := ask(cmd.Context(), admin, "/proxies", &f); err != nil {
+			if err := a.ask(cmd.Context(), "/proxies", &f); err != nil {
 				return err
 			}
 			if f.Problem != "" {
@@ -77,13 +47,14 @@ With etcd, the proxies of all replicas are shown, those of others as they were s
 			return write(stdout, output, f.Proxies, func(w io.Writer) { proxyTable(w, f.Proxies) })
 		},
 	}
-	c.Flags().StringVar(&admin, "admin", defaultAdmin, "`ADDR`, host:port, of the server's status")
+	a.add(c.Flags())
 	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
 	return c
 }
 
 func newReplicas(stdout io.Writer) *cobra.Command {
-	var admin, output string
+	var a admin
+	var output string
 	c := &cobra.Command{
 		Use: "replicas", Short: "show the servers that share one etcd", Args: cobra.NoArgs,
 		Long: `Show the servers that have their documents in the same etcd as the one that is asked. REVISION is that of
@@ -92,7 +63,7 @@ others, because they were further for more than 30 s. A server is shown for 20 s
 without notice.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var f mesh.Fleet
-			if err := ask(cmd.Context(), admin, "/proxies", &f); err != nil {
+			if err := a.ask(cmd.Context(), "/proxies", &f); err != nil {
 				return err
 			}
 			if f.Problem != "" {
@@ -114,7 +85,7 @@ without notice.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&admin, "admin", defaultAdmin, "`ADDR`, host:port, of the server's status")
+	a.add(c.Flags())
 	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
 	return c
 }
@@ -180,7 +151,8 @@ func proxyTable(w io.Writer, proxies []replica.Proxy) {
 
 func newGet(stdout io.Writer) *cobra.Command {
 	s := &store{}
-	var admin, output, namespace string
+	var a admin
+	var output, namespace string
 	c := &cobra.Command{
 		Use: "get [KIND [NAME]]", Short: "show the documents that are served, or those in etcd", Args: cobra.MaximumNArgs(2),
 		Long: `Show the documents that a running server uses: of a document that is not valid any more, its last
@@ -209,7 +181,7 @@ them, without Secrets.`,
 			}
 			query := url.Values{"namespace": {namespace}, "kind": {kind}, "name": {name}}
 			var docs []mesh.Document
-			if err := ask(cmd.Context(), admin, "/documents?"+query.Encode(), &docs); err != nil {
+			if err := a.ask(cmd.Context(), "/documents?"+query.Encode(), &docs); err != nil {
 				return err
 			}
 			if len(docs) == 0 {
@@ -225,7 +197,7 @@ them, without Secrets.`,
 	}
 	c.Flags().SortFlags = false
 	c.Flags().StringVarP(&namespace, "namespace", "n", "", "`NAMESPACE` of the documents; empty: all")
-	c.Flags().StringVar(&admin, "admin", defaultAdmin, "`ADDR`, host:port, of the server's status")
+	a.add(c.Flags())
 	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
 	etcdFlags(c.Flags(), &s.options)
 	return c

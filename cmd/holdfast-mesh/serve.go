@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/netip"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -94,7 +92,12 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags.StringVar(&cfg.JWKSFetch, "jwks-fetch", mesh.ControlPlane, "`WHO` gets the keys at the jwksUri of a RequestAuthentication: control-plane; or proxy: Envoy itself, if the URI is of a service of the mesh")
 	flags.StringVar(&cfg.JWKSCA, "jwks-ca", "", "PEM `FILE` of CAs to trust, besides those of the system, when the control plane gets such keys")
 	flags.BoolVar(&cfg.JWKSLoopback, "jwks-allow-loopback", false, "the control plane gets such keys also at loopback addresses of its own machine, which documents can lead it to; for development")
-	flags.StringVar(&cfg.Admin, "admin", defaultAdmin, "`ADDR`, host:port, of status and metrics; empty: none")
+	flags.StringVar(&cfg.Admin, "admin", defaultAdmin, "`ADDR` of status, metrics and what the other commands ask for: unix:PATH, or host:port, which needs --admin-client-ca unless it is a loopback address; empty: none")
+	flags.StringVar(&cfg.AdminClientCA, "admin-client-ca", "", "PEM `FILE` of the CAs of certificates with which --admin can be used; it speaks TLS then, with the certificate of --tls-listen")
+	flags.StringArrayVar(&cfg.AdminAllow, "admin-allow", nil, "`NAME`, a SPIFFE ID or DNS name, in the certificates of --admin-client-ca that may use --admin; none: all may. May be repeated")
+	flags.StringVar(&cfg.Health, "health", "", "`ADDR`, host:port, of probes and metrics alone: /ready and /metrics; empty: they are at --admin only")
+	flags.Int64Var(&cfg.MaxDiff, "max-diff-bytes", mesh.DefaultMaxDiff, "size in `BYTES` of a configuration that `holdfast-mesh diff` may compare")
+	flags.BoolVar(&cfg.AllowUnauthenticated, "allow-unauthenticated", false, "addresses that others than this machine reach are served although nobody there has to prove who he is")
 	flags.StringVar(&cfg.StateDir, "state-dir", "", "`DIR` in which documents, in their last valid content, workloads that have registered and the keys of issuers of tokens are kept over a restart; empty: they are forgotten, and the next start needs a valid directory, or the store, the issuers and the proxies again")
 	flags.DurationVar(&cfg.StartWithProblemsAfter, "start-with-problems-after", 0, "`TIME` after which a start no longer waits for documents of --config that are not valid and have no last valid content in --state-dir: they are left out, and what they did is taken from proxies; 0: never")
 	flags.BoolVar(&cfg.AllowEmpty, "allow-empty", false, "an --etcd without any document has none on purpose: without this flag nobody is served until it has one, and it keeps what it had")
@@ -136,9 +139,6 @@ func (f *serveFlags) serve(ctx context.Context, queue *logqueue.Queue) error {
 	e, err := mesh.New(f.cfg)
 	if err != nil {
 		return err
-	}
-	if f.cfg.Listen != "" && !isLoopback(f.cfg.Listen) {
-		log.Warn("whoever reaches the plaintext address gets the configuration of any namespace", "addr", f.cfg.Listen)
 	}
 	go memory.GiveBack(ctx, log)
 	return cli.Failed(e.Run(ctx))
@@ -228,11 +228,4 @@ func (f *serveFlags) check() error {
 		return fmt.Errorf("--push-throttle %d: want at least 1", f.cfg.Throttle)
 	}
 	return nil
-}
-
-// isLoopback reports whether nobody but this machine reaches an address.
-func isLoopback(addr string) bool {
-	host, _, _ := net.SplitHostPort(addr)
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback()
 }

@@ -53,7 +53,7 @@ var images = []image{
 	{
 		name: "holdfast-mesh", command: "holdfast-mesh", stage: "mesh", title: "holdfast-mesh",
 		description: "A control plane with Istio's API that reads a directory of documents",
-		ports:       []string{"15010", "15012", "15014"},
+		ports:       []string{"15010", "15012", "15020"},
 	},
 	{
 		name: "holdfast-injector", command: "holdfast-injector", stage: "injector", title: "holdfast-injector",

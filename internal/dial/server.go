@@ -1,8 +1,8 @@
 package dial
 
 import (
+	"cmp"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
@@ -14,6 +14,8 @@ type ServerTLS struct {
 	Cert, Key string
 	// ClientCA, if set, makes clients present a certificate that leads to one of its certificates.
 	ClientCA string
+	// ClientCAFlag is the flag of ClientCA, for errors; "" means --tls-client-ca.
+	ClientCAFlag string
 	// Certificate, if set, makes the certificate of a connection if Cert is "".
 	Certificate func() (*tls.Certificate, error)
 	// Clients, if set, may change which clients a connection accepts, but not what the settings point to.
@@ -26,7 +28,7 @@ type ServerTLS struct {
 func (s ServerTLS) Config() (*tls.Config, error) {
 	if s.Cert == "" && s.Key == "" && s.Certificate == nil {
 		if s.ClientCA != "" {
-			return nil, errors.New("--tls-client-ca needs --tls-cert and --tls-key")
+			return nil, fmt.Errorf("%s needs --tls-cert and --tls-key", s.clientCA())
 		}
 		return nil, nil
 	}
@@ -46,6 +48,8 @@ func (s ServerTLS) Config() (*tls.Config, error) {
 		return s.complete(conf.Clone())
 	}}, nil
 }
+
+func (s ServerTLS) clientCA() string { return cmp.Or(s.ClientCAFlag, "--tls-client-ca") }
 
 // complete adds to the settings of a connection what is in no file.
 func (s ServerTLS) complete(conf *tls.Config) (*tls.Config, error) {
@@ -75,7 +79,7 @@ func (s ServerTLS) read() (*tls.Config, error) {
 	if s.ClientCA != "" {
 		pool, err := CertPool(s.ClientCA)
 		if err != nil {
-			return nil, fmt.Errorf("--tls-client-ca: %w", err)
+			return nil, fmt.Errorf("%s: %w", s.clientCA(), err)
 		}
 		conf.ClientAuth, conf.ClientCAs = tls.RequireAndVerifyClientCert, pool
 	}

@@ -52,8 +52,11 @@ func (x *Index) List(kind Kind, namespace string) []*Config {
 	return k.list(kind, namespace)
 }
 
-// list makes a list and keeps it.
+// list makes a list, which changed forgets. None is kept for a namespace without documents: anybody may ask for any name.
 func (k *kindIndex) list(kind Kind, namespace string) []*Config {
+	if namespace != "" && len(k.names[namespace]) == 0 {
+		return nil
+	}
 	if list, made := k.lists[namespace]; made {
 		return list
 	}

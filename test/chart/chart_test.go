@@ -277,6 +277,8 @@ func TestWrongValuesAreErrors(t *testing.T) {
 		upstream + "mesh: {enabled: true, tlsSecret: a}":                         "want documents in mesh.config, or mesh.etcd.endpoints",
 		upstream + "mesh: {enabled: true, tlsSecret: a, config: {a.txt: a}}":     "'a.txt' does not match",
 		upstream + "mesh: {enabled: true, tlsSecret: a, etcd: {endpoints: [a]}}": "endpoints",
+		upstream + "mesh: {enabled: true, tlsSecret: a, config: {a.yaml: a}}":    "mesh.args say nothing of how pods prove who they are",
+		upstream + "mesh: {enabled: true, tlsSecret: a, config: {a.yaml: a}, args: ['--token-issuer=', '--ca-max-lifetime=1h', '--tls-client-cas=x']}": "mesh.args say nothing",
 	} {
 		if _, err := render(load(t), parse(t, values)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\n%v\nwant %s", values, err, want)

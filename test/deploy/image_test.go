@@ -197,7 +197,7 @@ func TestImagesAreLabelledAndNotRoots(t *testing.T) {
 	all := readDockerfile(t)
 	for stage, image := range map[string]struct{ entrypoint, ports string }{
 		"holdfast": {entrypoint, fmt.Sprint(healthPort)}, "with-envoy": {entrypoint, fmt.Sprint(healthPort)},
-		"mesh": {entrypoint + "-mesh", "15010 15012 15014"},
+		"mesh": {entrypoint + "-mesh", "15010 15012 15020"},
 	} {
 		labels := strings.Join(all.Of(stage, "LABEL"), " ")
 		for _, name := range []string{"title", "description", "source", "version", "revision", "licenses"} {

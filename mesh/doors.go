@@ -28,7 +28,7 @@ import (
 )
 
 // DefaultMaxDiff is the size of a configuration that POST /diff takes, in bytes: 4,000 documents and more. It costs the server some
-// thirty times as much memory while it is compared.
+// fifteen times as much memory while it is compared.
 const DefaultMaxDiff = 8 << 20
 
 // Limits of requests to Config.Admin and Config.Health.

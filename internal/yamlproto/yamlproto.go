@@ -196,16 +196,12 @@ func (n *Node) Unmarshal(m proto.Message) error {
 	return n.unmarshal(m, protojson.UnmarshalOptions{}, nil)
 }
 
-// UnmarshalWith is Unmarshal with other texts for some scalars. Errors have the lines of the scalars.
-func (n *Node) UnmarshalWith(m proto.Message, texts map[*Node]string) error {
-	return n.unmarshal(m, protojson.UnmarshalOptions{}, texts)
-}
-
 // UnmarshalKnown is Unmarshal, but ignores fields that m does not have.
 func (n *Node) UnmarshalKnown(m proto.Message) error {
 	return n.unmarshal(m, protojson.UnmarshalOptions{DiscardUnknown: true}, nil)
 }
 
+// unmarshal decodes the node with other texts for some scalars. Errors have the lines of the scalars.
 func (n *Node) unmarshal(m proto.Message, options protojson.UnmarshalOptions, texts map[*Node]string) error {
 	w := writer{texts: texts}
 	if top := n.document(); top.envoy && len(texts) == 0 {

@@ -210,7 +210,7 @@ func (d *document) istio(c *Config) {
 		}
 	}
 	if node := d.root.Get("spec"); node != nil && !node.IsNull() {
-		if err := unmarshal(node, c.Spec.(proto.Message)); err != nil {
+		if err := node.UnmarshalDurations(c.Spec.(proto.Message)); err != nil {
 			d.unmarshalError(err, sameLine)
 		}
 	}

@@ -91,7 +91,7 @@ func (d *document) configMapText(c *Config, key, text string) {
 		d.unmarshalError(&yamlproto.Error{Line: nodes[1].Line, Err: errors.New("there must be one document only")}, lines)
 		return
 	}
-	if err := unmarshal(nodes[0], c.Spec.(proto.Message)); err != nil {
+	if err := nodes[0].UnmarshalDurations(c.Spec.(proto.Message)); err != nil {
 		d.unmarshalError(err, lines)
 		return
 	}

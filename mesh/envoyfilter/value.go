@@ -41,20 +41,38 @@ func parseValue(to ApplyTo, op Operation, value *structpb.Struct) (proto.Message
 	return m, nil
 }
 
-// decode reads a message from the Struct of its JSON. The error is a *yamlproto.Error if it has a place.
+// decode reads a message from the Struct of its JSON, as istiod does: with the units of Go in durations. The error is a *yamlproto.Error
+// if it has a place.
 func decode(value *structpb.Struct, m proto.Message) error {
-	text, err := protojson.Marshal(value)
+	node, err := nodeOf(value)
 	if err != nil {
 		return err
+	}
+	return node.UnmarshalDurations(m)
+}
+
+// decodeStruct reads a message from the value of a TypedStruct, as Envoy does.
+func decodeStruct(value *structpb.Struct, m proto.Message) error {
+	node, err := nodeOf(value)
+	if err != nil {
+		return err
+	}
+	return node.Unmarshal(m)
+}
+
+func nodeOf(value *structpb.Struct) (*yamlproto.Node, error) {
+	text, err := protojson.Marshal(value)
+	if err != nil {
+		return nil, err
 	}
 	nodes, err := yamlproto.Read(text, yamlproto.JSON)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(nodes) == 0 {
-		return errors.New("it is empty")
+		return nil, errors.New("it is empty")
 	}
-	return nodes[0].Unmarshal(m)
+	return nodes[0], nil
 }
 
 func problemOf(err error) Problem {

@@ -14,6 +14,13 @@ func TestProblemsOfValuesNameTheField(t *testing.T) {
 		want        []string
 	}{
 		{"valid", "applyTo: CLUSTER, patch: {operation: ADD, value: {name: a, connect_timeout: 1s}}", nil},
+		{"durations with the units of Go", `applyTo: HTTP_ROUTE, patch: {operation: MERGE, value: {route: {timeout: 50ms, retry_policy: {per_try_timeout: 1h30m0.5s}}}}`, nil},
+		{"a duration in an Any", `applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit, stat_prefix: a, token_bucket: {max_tokens: 1, fill_interval: 50ms}}}}`, nil},
+		{"a rule of a duration of Go", "applyTo: CLUSTER, patch: {operation: MERGE, value: {connect_timeout: -1h}}", []string{"connect_timeout: value must be greater than 0s"}},
+		{"no duration", "applyTo: CLUSTER, patch: {operation: MERGE, value: {connect_timeout: 50}}", []string{`connect_timeout: must be a string as in 1.5s, and is a number`}},
+		{"a unit that there is not", "applyTo: CLUSTER, patch: {operation: MERGE, value: {connect_timeout: 1d}}", []string{`connect_timeout: invalid google.protobuf.Duration value "1d"`}},
+		{"a duration of Go in a Struct, which Envoy reads", `applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {"@type": type.googleapis.com/xds.type.v3.TypedStruct, type_url: type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault, value: {delay: {fixed_delay: 50ms}}}}}`,
+			[]string{`typed_config.value.delay.fixed_delay: invalid google.protobuf.Duration value "50ms"`}},
 		{"an unknown field", "applyTo: CLUSTER, patch: {operation: MERGE, value: {conect_timeout: 1s}}", []string{`conect_timeout: unknown field "conect_timeout"`}},
 		{"a wrong type", "applyTo: CLUSTER, patch: {operation: MERGE, value: {connectTimeout: 1}}", []string{`connectTimeout: must be a string as in 1.5s, and is a number`}},
 		{"an unknown message", `applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {"@type": type.googleapis.com/a.B}}}`,

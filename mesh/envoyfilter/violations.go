@@ -72,7 +72,7 @@ func inner(m proto.Message) []Problem {
 		if err != nil || m.GetValue() == nil {
 			return nil
 		}
-		if err := decode(m.GetValue(), of.New().Interface()); err != nil {
+		if err := decodeStruct(m.GetValue(), of.New().Interface()); err != nil {
 			p := problemOf(err)
 			return []Problem{{joined("value", p.Field), p.Message}}
 		}

@@ -46,6 +46,7 @@ func (c *Cache) Freeze(o Freeze) error {
 		return ErrFrozen
 	}
 	c.freezer.Begin(&o)
+	c.state.Union.Wake() // sources are told
 	return nil
 }
 

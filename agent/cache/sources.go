@@ -164,7 +164,11 @@ func (c *Cache) RequestAgain() time.Time {
 func (c *Cache) AgentReport() xds.AgentReport {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.guard.Reported()
+	r := c.guard.Reported()
+	if o := c.freezer.Order(); o != nil {
+		r.Frozen = o.Report(c.state.Types())
+	}
+	return r
 }
 
 // Subscriptions is a source's view of what is subscribed to.

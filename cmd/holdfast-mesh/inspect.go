@@ -30,7 +30,8 @@ func newProxies(stdout io.Writer) *cobra.Command {
 		Use: "proxies", Short: "show who is connected, and whether they have the newest configuration", Args: cobra.NoArgs,
 		Long: `Show the connected proxies. Of each type of resource, SYNCED means that the proxy has ACKed the newest
 configuration, STALE that it has not answered yet, and NACKED that it rejected something: the reasons
-follow. So do the patches of EnvoyFilters that are left out of resources. HEALTH is that of a workload that
+follow; FROZEN means that an operator of its agent keeps it as it is, or as it was (holdfast freeze, holdfast
+rollback). So do the patches of EnvoyFilters that are left out of resources. HEALTH is that of a workload that
 registers with a WorkloadGroup: HEALTHY or UNHEALTHY as its agent reports it, UNKNOWN until the first
 report, NOT CHECKED without a probe, and NOT REGISTERED if it may not register. What holdfast's agents hold
 back, because the server removed or emptied too much at once, follows by proxy and in total.
@@ -114,6 +115,12 @@ func proxyTable(w io.Writer, proxies []replica.Proxy) {
 			}
 			for _, patch := range t.Patches {
 				reasons = append(reasons, p.Node+" "+t.Type+": "+patch)
+			}
+		}
+		if p.Frozen != nil {
+			reasons = append(reasons, fmt.Sprintf("%s %s: its agent is %s; the proxy does not get what this control plane sends", p.Node, strings.Join(p.Frozen.Types, ", "), p.Frozen))
+			for _, short := range p.Frozen.Types {
+				states[short] = "FROZEN"
 			}
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s", p.Node, p.Type, p.Namespace, time.Since(p.Since).Round(time.Second))

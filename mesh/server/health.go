@@ -36,6 +36,12 @@ func (v *view) holdsBack() bool {
 	return len(v.report.HeldBack) > 0
 }
 
+func (v *view) frozen() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.report.Frozen != nil
+}
+
 // WorkloadStatus describes the workload of a proxy that registers with a WorkloadGroup.
 type WorkloadStatus struct {
 	// Name is the namespace and the name of its WorkloadEntry.

@@ -81,6 +81,13 @@ func TestWhatAgentsHoldBackIsShown(t *testing.T) {
 	on(t, "", func(r *rig) {
 		a, b := r.connect("a", nil), r.connect("b", nil)
 		held := []xds.HeldBack{{Type: "CDS", Had: 14, HeldBack: 14}}
+		a.AgentReport(xds.AgentReport{Frozen: &xds.Frozen{Types: []string{"CDS"}, Reason: "incident"}})
+		if got := r.server.frozen(); got != 1 {
+			t.Errorf("%v agents are frozen", got)
+		}
+		if p := r.server.Proxies()[0]; p.Frozen == nil || p.Frozen.Reason != "incident" {
+			t.Errorf("%+v", p)
+		}
 		a.AgentReport(xds.AgentReport{HeldBack: held})
 		b.AgentReport(xds.AgentReport{HeldBack: held})
 		shown := func(want float64) {
@@ -96,6 +103,9 @@ func TestWhatAgentsHoldBackIsShown(t *testing.T) {
 			}
 		}
 		shown(2)
+		if got := r.server.frozen(); got != 0 {
+			t.Errorf("%v agents are frozen", got)
+		}
 		a.AgentReport(xds.AgentReport{})
 		shown(1)
 		b.Close(downstream.End{})

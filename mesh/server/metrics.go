@@ -19,7 +19,7 @@ type Metrics struct {
 	triggers, rejects, pushes, classes, refused, patches *prometheus.CounterVec
 	missing                                              prometheus.Counter
 	proxies, services, maxProxies                        prometheus.Gauge
-	behind, holdingBack                                  func() float64 // set by New
+	behind, holdingBack, frozen                          func() float64 // set by New
 }
 
 // NewMetrics registers the metrics; with nil they are counted and nobody sees them.
@@ -70,7 +70,9 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 				Name: "holdfast_mesh_proxies_behind", Help: "Connected proxies that have not answered a change yet.",
 			}, func() float64 { return m.behind() }), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "holdfast_mesh_proxies_holding_back", Help: "Connected proxies whose agent holds back what this server removed or emptied, because that looks like an accident.",
-			}, func() float64 { return m.holdingBack() }))
+			}, func() float64 { return m.holdingBack() }), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "holdfast_mesh_proxies_frozen", Help: "Connected proxies of which an operator has frozen or rolled back something in the agent, so that they do not get what this server sends.",
+			}, func() float64 { return m.frozen() }))
 	}
 	return m
 }

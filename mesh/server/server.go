@@ -130,7 +130,7 @@ func New(cfg Config) *Server {
 		views: make(map[*view]struct{}), requested: make(chan struct{}, 1), queued: make(chan struct{}, 1),
 		unsettled: make(chan struct{}, 1), joins: newJoins(),
 	}
-	cfg.Metrics.behind, cfg.Metrics.holdingBack = s.behind, s.holdingBack
+	cfg.Metrics.behind, cfg.Metrics.holdingBack, cfg.Metrics.frozen = s.behind, s.holdingBack, s.frozen
 	cfg.Metrics.maxProxies.Set(float64(cfg.MaxProxies))
 	s.proxies.Queue = queue.New[*view](cmp.Or(cfg.Throttle, queue.DefaultThrottle))
 	return s
@@ -427,6 +427,9 @@ func (s *Server) behind() float64 { return s.count((*view).isBehind) }
 
 // holdingBack returns how many proxies' agents hold something back.
 func (s *Server) holdingBack() float64 { return s.count((*view).holdsBack) }
+
+// frozen returns how many connected proxies have an agent in which something is frozen.
+func (s *Server) frozen() float64 { return s.count((*view).frozen) }
 
 // count returns how many connected proxies are as a function says.
 func (s *Server) count(is func(*view) bool) (n float64) {

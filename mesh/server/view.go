@@ -462,6 +462,8 @@ type ProxyStatus struct {
 	Types     []TypeStatus `json:"types"`
 	// HeldBack has what the agent of the proxy holds back, by type.
 	HeldBack []xds.HeldBack `json:"held_back,omitempty"`
+	// Frozen is what an operator has frozen at the agent of the proxy: of these types it has not what Types says. nil for nothing.
+	Frozen *xds.Frozen `json:"frozen,omitempty"`
 	// Workload is the workload that the proxy registers; nil for none.
 	Workload *WorkloadStatus `json:"workload,omitempty"`
 }
@@ -483,7 +485,7 @@ func (v *view) status() ProxyStatus {
 	s := ProxyStatus{
 		Stream: v.stream, Node: v.proxy.Node, Type: v.proxy.Type, Namespace: v.proxy.Namespace,
 		Peer: v.peer, Protocol: v.form.String(), Since: v.since, Types: v.typeStatus(),
-		HeldBack: v.report.HeldBack,
+		HeldBack: v.report.HeldBack, Frozen: v.report.Frozen,
 	}
 	v.mu.Unlock()
 	if v.server.cfg.Registrar != nil { // a change of a registration waits for views

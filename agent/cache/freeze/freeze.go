@@ -58,6 +58,20 @@ func (o *Order) FrozenType(typeURL string) bool {
 	return slices.Contains(o.Types, typeURL)
 }
 
+// Report says what control planes are told of it, of types by URL, in their order.
+func (o *Order) Report(types []string) *xds.Frozen {
+	f := &xds.Frozen{Since: o.Since.UTC().Truncate(time.Second), Types: []string{}, RolledBack: o.RolledBack, By: o.By, Reason: o.Reason}
+	if !o.RolledBackTo.IsZero() {
+		f.RolledBackTo = o.RolledBackTo.UTC().Truncate(time.Second)
+	}
+	for _, url := range types {
+		if o.FrozenType(url) || slices.ContainsFunc(o.Names, func(k xds.Key) bool { return k.Type == url }) {
+			f.Types = append(f.Types, xds.Short(url))
+		}
+	}
+	return f
+}
+
 // With returns an order for what either order freezes, since the first, with the reason of the second.
 func (o *Order) With(other Order) Order {
 	other.Since, other.All, other.RolledBack = o.Since, other.All || o.All, other.RolledBack || o.RolledBack

@@ -65,3 +65,44 @@ func TestTheControlPlaneIsToldWhatItsAgentsHoldBack(t *testing.T) {
 		w.gone(fmt.Sprintf("outbound|%d||%s", w.port, host))
 	})
 }
+
+// An operator freezes an agent, or rolls it back: what the control plane sends then is ACKed or not, and its proxy does not get it. The
+// control plane says so, at once and until it is over.
+func TestTheControlPlaneIsToldWhatIsFrozen(t *testing.T) {
+	inAllForms(t, func(w *world) {
+		if !w.through {
+			return // there is no agent
+		}
+		w.start()
+		w.answers(w.request(), "200 v1")
+		w.synced()
+		holdfast := func(args ...string) {
+			t.Helper()
+			if out, err := exec.Command(binary(t, "holdfast"), append(args, "--admin", "unix:"+w.own("admin.sock"))...).CombinedOutput(); err != nil {
+				t.Fatalf("holdfast %q: %v %s", args, err, out)
+			}
+		}
+		shows := func(want, not string) {
+			t.Helper()
+			w.check(testbed.Eventually(limit, func() error {
+				code, out, problems := run(w.T, "proxies", "--admin", w.admin)
+				if code != 0 || !strings.Contains(out, want) || not != "" && strings.Contains(out, not) {
+					return fmt.Errorf("exit code %d, proxies does not say %q, or says %q: %s\n%s", code, want, not, problems, out)
+				}
+				return nil
+			}))
+		}
+		shows("SYNCED", "FROZEN")
+		holdfast("freeze", "--reason", "incident 4711")
+		shows(": its agent is frozen since ", "")
+		shows("(incident 4711)", "")
+		shows("FROZEN", "")
+		_, metrics, err := testbed.Get("http://" + w.admin + "/metrics")
+		w.check(err)
+		if want := "holdfast_mesh_proxies_frozen 1"; !strings.Contains(metrics, want) {
+			t.Errorf("metrics lack %q", want)
+		}
+		holdfast("resume")
+		shows("SYNCED", "FROZEN")
+	})
+}

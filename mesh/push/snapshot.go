@@ -57,7 +57,7 @@ type Snapshot struct {
 	credentials map[config.Key]*config.Credential
 
 	mu     sync.Mutex
-	scopes map[scopeKey]*Scope
+	scopes map[scopeKey]func() *Scope // what returns one makes it when it is called first
 }
 
 // New makes the snapshot that follows before, which may be nil, after a change of documents and
@@ -67,7 +67,7 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	if before == nil {
 		before, changed, servicesChanged = &Snapshot{}, nil, true
 	}
-	s := &Snapshot{Domain: domain, scopes: make(map[scopeKey]*Scope)}
+	s := &Snapshot{Domain: domain, scopes: make(map[scopeKey]func() *Scope)}
 	is := func(kind config.Kind) bool { return changed == nil || changed[kind] }
 	s.Mesh = before.Mesh
 	s.clusterLocal = before.clusterLocal

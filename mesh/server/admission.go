@@ -4,6 +4,9 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // admission bounds how many proxies get their first configuration at once: each needs memory for it
@@ -29,16 +32,29 @@ func newAdmission() admission {
 	return admission{make(chan struct{}, max(minAdmitted, 8*runtime.GOMAXPROCS(0)))}
 }
 
-// admit waits for a place; nil if stopped was closed.
-func (a admission) admit(stopped <-chan struct{}) *turn {
+// errGone is what a proxy gets that has gone while it waited; errStopping while the server ends.
+var (
+	errGone     = status.Error(codes.Canceled, "the proxy has gone")
+	errStopping = status.Error(codes.Unavailable, "the control plane is stopping")
+)
+
+// admit waits for a place. There is none for a proxy that has gone, or once stopped was closed. A nil gone is never closed.
+func (a admission) admit(stopped, gone <-chan struct{}) (*turn, error) {
+	select {
+	case <-gone: // even if there is a place
+		return nil, errGone
+	default:
+	}
 	select {
 	case a.places <- struct{}{}:
 	case <-stopped:
-		return nil
+		return nil, errStopping
+	case <-gone:
+		return nil, errGone
 	}
 	t := &turn{until: time.Now().Add(admissionTime), free: func() { <-a.places }}
 	t.timer = time.AfterFunc(admissionPause, t.end)
-	return t
+	return t, nil
 }
 
 // turn is that of a proxy which has a place of an admission. Its methods may be called by several goroutines at once.

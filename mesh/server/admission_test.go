@@ -9,6 +9,12 @@ import (
 // full reports whether a proxy that comes now waits.
 func (a admission) full() bool { return len(a.places) == cap(a.places) }
 
+// admitted waits for a place.
+func admitted(a admission) *turn {
+	t, _ := a.admit(nil, nil)
+	return t
+}
+
 func TestAPlaceIsKeptByAnswersAndNotForever(t *testing.T) {
 	for name, test := range map[string]struct {
 		every time.Duration // between answers; 0: none
@@ -22,14 +28,14 @@ func TestAPlaceIsKeptByAnswersAndNotForever(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, began := admission{make(chan struct{}, 1)}, time.Now()
-				p := a.admit(nil)
+				p := admitted(a)
 				answer := time.NewTicker(time.Hour)
 				defer answer.Stop()
 				if test.every > 0 {
 					answer.Reset(test.every)
 				}
 				next := make(chan *turn)
-				go func() { next <- a.admit(nil) }()
+				go func() { next <- admitted(a) }()
 				for {
 					select {
 					case <-answer.C:
@@ -54,9 +60,9 @@ func TestAPlaceIsKeptByAnswersAndNotForever(t *testing.T) {
 
 func TestNobodyWaitsForAPlaceOnceTheServerStops(t *testing.T) {
 	a, stopped := admission{make(chan struct{}, 1)}, make(chan struct{})
-	defer a.admit(stopped).end()
+	defer admitted(a).end()
 	close(stopped)
-	if p := a.admit(stopped); p != nil {
+	if p, _ := a.admit(stopped, nil); p != nil {
 		t.Error("there is a place")
 	}
 }

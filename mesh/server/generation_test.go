@@ -104,11 +104,11 @@ func TestWhatIsKeptIsAsIfGeneratedAnew(t *testing.T) {
 					if cluster.EDSName == "" {
 						continue
 					}
-					if got, want := r.server.gen.assignment(c.proxy, name), anew.Assignment(proxy.NewView(c.proxy), name); got.Version != want.Version {
+					if got, want := r.server.gen.assignment(c.proxy, c.clusters, name), anew.Assignment(proxy.NewView(c.proxy), name); got.Version != want.Version {
 						t.Fatalf("step %d: endpoints of %s of %s in %s: not as if generated anew", step, name, c.proxy.Node, c.proxy.Namespace)
 					}
 				}
-				for half, want := range [2]resources{anew.outboundOf(c.proxy), anew.inbound.of(c.proxy)} {
+				for half, want := range generated(anew, c.proxy).tables {
 					for url := range maps.Keys(want) {
 						if got, want := contents(c.tables[half][url]), contents(want[url]); !slices.Equal(got, want) {
 							t.Fatalf("step %d: %s of %s in %s\n%q, want\n%q", step, xds.Short(url), c.proxy.Node, c.proxy.Namespace, got, want)
@@ -116,7 +116,7 @@ func TestWhatIsKeptIsAsIfGeneratedAnew(t *testing.T) {
 					}
 				}
 			}
-			if r.server.gen.clusters.keeps != nil {
+			if _, keeps := r.server.gen.clusters.past(); keeps != nil {
 				kept++
 			}
 		}
@@ -140,7 +140,7 @@ spec: {host: a.internal, trafficPolicy: {connectionPool: {tcp: {maxConnections: 
 		endpoints := make(map[string]*xds.Resource)
 		for _, namespace := range []string{"default", "other", "ruled"} {
 			c := r.connect(namespace, map[string]any{"NAMESPACE": namespace})
-			endpoints[namespace] = r.server.gen.assignment(c.proxy, cluster)
+			endpoints[namespace] = r.server.gen.assignment(c.proxy, c.clusters, cluster)
 			if endpoints[namespace] == nil {
 				t.Fatalf("%s has no endpoints", namespace)
 			}
@@ -159,7 +159,7 @@ func TestAProxyGetsTheEndpointsThatItsScopeHasGrownBy(t *testing.T) {
 	on(t, worlds, func(r *rig) {
 		const cluster = "outbound|80||b.internal"
 		others, narrow := r.connect("others", nil), r.connect("narrow", map[string]any{"NAMESPACE": "narrow"})
-		if r.server.gen.assignment(others.proxy, cluster) == nil || r.server.gen.assignment(narrow.proxy, cluster) != nil {
+		if r.server.gen.assignment(others.proxy, others.clusters, cluster) == nil || r.server.gen.assignment(narrow.proxy, narrow.clusters, cluster) != nil {
 			t.Fatal("the scopes are not as the test wants them")
 		}
 		r.put("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a}\nspec: {hosts: [a.internal], http: [{route: [{destination: {host: b.internal}}]}]}")
@@ -167,10 +167,16 @@ func TestAProxyGetsTheEndpointsThatItsScopeHasGrownBy(t *testing.T) {
 		if narrow.tables[0][xds.ClusterType].Set[cluster] == nil {
 			t.Fatal("the proxy has not got the cluster")
 		}
-		if r.server.gen.assignment(narrow.proxy, cluster) == nil {
+		if r.server.gen.assignment(narrow.proxy, narrow.clusters, cluster) == nil {
 			t.Error("the proxy has the cluster, and does not get its endpoints")
 		}
 	})
+}
+
+// generated returns the configuration of a proxy.
+func generated(gen *generation, who *proxy.Proxy) configuration {
+	c, _ := gen.of(who, nil)
+	return c
 }
 
 func contents(t *table) (out []string) {

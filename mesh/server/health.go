@@ -27,13 +27,18 @@ var _ downstream.AgentView = (*view)(nil)
 func (v *view) AgentReport(r xds.AgentReport) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if !v.closed {
+		v.server.holdBack(v.report, -1)
+		v.server.holdBack(r, 1)
+	}
 	v.report = r
 }
 
-func (v *view) holdsBack() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return len(v.report.HeldBack) > 0
+// holdBack counts a report, or the end of one that was counted, if its agent holds something back.
+func (s *Server) holdBack(r xds.AgentReport, n int64) {
+	if len(r.HeldBack) > 0 {
+		s.holdingNow.Add(n)
+	}
 }
 
 // WorkloadStatus describes the workload of a proxy that registers with a WorkloadGroup.

@@ -16,6 +16,8 @@ import (
 type endpoints struct {
 	mu     sync.Mutex
 	byHost map[service.Hostname]*hostEndpoints
+	// forgotten are the services whose endpoints were forgotten.
+	forgotten map[service.Key]struct{}
 }
 
 // hostEndpoints has the endpoints of the clusters of a host. Generations share it until something changes on which they depend.
@@ -44,7 +46,7 @@ type assigned struct {
 }
 
 func newEndpoints() endpoints {
-	return endpoints{byHost: make(map[service.Hostname]*hostEndpoints)}
+	return endpoints{byHost: make(map[service.Hostname]*hostEndpoints), forgotten: make(map[service.Key]struct{})}
 }
 
 // adopt takes over the endpoints of another generation but for those of some hosts.
@@ -91,10 +93,20 @@ func (e *endpoints) forget(services map[service.Key]struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for key := range services {
+		e.forgotten[key] = struct{}{}
 		for _, a := range e.all(key.Hostname) {
 			a.update(func(classes *proxy.Classes[*xds.Resource]) { *classes = proxy.Classes[*xds.Resource]{} })
 		}
 	}
+}
+
+// changed returns services, and those whose endpoints were forgotten.
+func (e *endpoints) changed(services map[service.Key]struct{}) map[service.Key]struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := maps.Clone(e.forgotten)
+	maps.Copy(all, services)
+	return all
 }
 
 // retain forgets the classes that none of the proxies is of.

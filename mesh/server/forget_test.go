@@ -33,7 +33,7 @@ func (r *rig) remembered() string {
 	}
 	s.places.mu.Lock()
 	defer s.places.mu.Unlock()
-	return fmt.Sprint(classes, " classes, ", gen.Snapshot().Scopes(), " scopes, ", assigned, " assignments, ", len(s.views), " views, ", len(s.places.streams), " streams, ",
+	return fmt.Sprint(classes, " classes, ", gen.Pieces(), " pieces, ", gen.Snapshot().Scopes(), " scopes, ", assigned, " assignments, ", len(s.views), " views, ", len(s.places.streams), " streams, ",
 		len(s.places.nodes), " nodes, ", s.proxies.Pending()+s.proxies.Serving(), " queued, ", len(s.admission.places), " admitted, ", s.behind(), " behind, ", s.holdingBack(), " holding back")
 }
 
@@ -56,9 +56,7 @@ spec: {host: a.internal, trafficPolicy: {outlierDetection: {consecutive5xxErrors
 		stays.changes()
 		stays.answer()
 		had := endpoints(stays)
-		r.settle()
-		before := r.remembered()
-		for i := range 3000 {
+		come := func(i int) {
 			c := r.connect(fmt.Sprint("n", i), map[string]any{
 				"NAMESPACE": fmt.Sprint("ns", i), "NETWORK": fmt.Sprint("net", i), "CLUSTER_ID": fmt.Sprint("c", i), "TYPE": []any{"sidecar", "router"}[i%2], "LABELS": map[string]any{"rack": fmt.Sprint(i), "app": fmt.Sprint(i)},
 			})
@@ -68,12 +66,23 @@ spec: {host: a.internal, trafficPolicy: {outlierDetection: {consecutive5xxErrors
 			c.AgentReport(xds.AgentReport{HeldBack: []xds.HeldBack{{}}})
 			c.Close(downstream.End{})
 		}
+		forgets := func() {
+			for range 2 * int(forgetAfter.Seconds()) {
+				r.settle()
+			}
+		}
+		for i := range 2 {
+			come(i) // what both kinds mean by services is remembered, as long as the services are there
+		}
+		forgets()
+		before := r.remembered()
+		for i := range 3000 {
+			come(i)
+		}
 		if during := r.remembered(); during == before {
 			t.Fatalf("the test shows nothing: %s", during)
 		}
-		for range 2 * int(forgetAfter.Seconds()) {
-			r.settle()
-		}
+		forgets()
 		if after := r.remembered(); after != before {
 			t.Errorf("after 3,000 proxies there are\n%s, before\n%s", after, before)
 		}

@@ -30,8 +30,12 @@ type generation struct {
 // nothing that they depend on has changed are taken over. failed is told of the patches of EnvoyFilters that
 // are left out of what is generated.
 func newGeneration(snap *push.Snapshot, endpoints generate.Endpoints, before *generation, r *push.Request, m *Metrics, failed func([]generate.Failure)) *generation {
+	generator := generate.New(snap, endpoints)
+	if before != nil && !r.Everything() {
+		generator = generate.After(before.Generator, snap, endpoints, before.endpoints.changed(r.Services))
+	}
 	gen := &generation{
-		number: 1, Generator: generate.New(snap, endpoints), slots: make(proxy.Slots, runtime.GOMAXPROCS(0)),
+		number: 1, Generator: generator, slots: make(proxy.Slots, runtime.GOMAXPROCS(0)),
 		endpoints: newEndpoints(),
 	}
 	gen.clusters.generate, gen.listeners.generate, gen.routes.generate, gen.inbound.generate = gen.OutboundClusters, gen.OutboundListeners, gen.OutboundRoutes, gen.Inbound
@@ -144,6 +148,7 @@ func (gen *generation) retain(proxies []*proxy.Proxy) {
 		p.retain(proxies, namespaces)
 	}
 	gen.endpoints.retain(proxies)
+	gen.Retain(proxies)
 }
 
 // affectedHosts returns the hosts whose endpoints a request may concern; all says that it may be any.

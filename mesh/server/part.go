@@ -4,7 +4,9 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"weak"
 
+	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/mesh/generate"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/mesh/push"
@@ -19,7 +21,40 @@ type table struct {
 
 	indexed sync.Once
 	byHost  map[service.Hostname][]string
+
+	mu sync.Mutex
+	// before is the table with which this one was compared last, and differs what since returned. Most proxies of a class come from one table.
+	before  weak.Pointer[table]
+	differs []string
 }
+
+// since returns the names of which two tables have different resources, or only one has any. old may be nil.
+func (t *table) since(old *table) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if old != nil && t.before == weak.Make(old) {
+		return t.differs
+	}
+	var names []string
+	for name, r := range t.Set {
+		if old == nil || !sameContent(old.Set[name], r) {
+			names = append(names, name)
+		}
+	}
+	if old == nil {
+		return names
+	}
+	for name := range old.Set {
+		if t.Set[name] == nil {
+			names = append(names, name)
+		}
+	}
+	t.before, t.differs = weak.Make(old), names
+	return names
+}
+
+// sameContent reports whether two resources of a name and type are equal, of which the first may be nil. Nearly always they are one object then.
+func sameContent(a, b *xds.Resource) bool { return a == b || a != nil && a.Version == b.Version }
 
 // clustersOf returns the names of the clusters of a host whose endpoints are sent apart (EDS), of a
 // table of clusters.

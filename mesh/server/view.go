@@ -105,8 +105,8 @@ func (v *view) install(gen *generation, request *push.Request, who *proxy.Proxy)
 	any := false
 	for half, now := range now.tables {
 		for typeURL, t := range now {
-			if old := before[half][typeURL]; old != t {
-				for name := range differences(old, t) {
+			if old := before[half][typeURL]; old != t && v.types[typeURL] != nil {
+				for _, name := range t.since(old) {
 					any = v.touch(typeURL, name) || any
 				}
 			}
@@ -215,31 +215,6 @@ func (v *view) wakeIf(any bool, request *push.Request) {
 	v.pendingRevision = v.revision
 	wake.Signal(v.changed)
 }
-
-// differences yields the names of which two tables have different resources, or only one has any.
-// Either may be nil.
-func differences(old, now *table) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for name, r := range now.Set {
-			if old == nil || !sameContent(old.Set[name], r) {
-				if !yield(name) {
-					return
-				}
-			}
-		}
-		if old == nil {
-			return
-		}
-		for name := range old.Set {
-			if now.Set[name] == nil && !yield(name) {
-				return
-			}
-		}
-	}
-}
-
-// sameContent reports whether two resources of a name and type are equal, of which the first may be nil. Nearly always they are one object then.
-func sameContent(a, b *xds.Resource) bool { return a == b || a != nil && a.Version == b.Version }
 
 // Changed, Begin and the others below are those of downstream.View.
 func (v *view) Changed() <-chan struct{} { return v.changed }

@@ -282,7 +282,11 @@ func (l *outboundListener) merge(protocol listenerProtocol, chains []*chain) {
 			c.applications, c.transport = plaintextHTTP, "raw_buffer"
 		}
 	}
-	l.chains = append(l.chains, chains...)
+	for _, c := range chains {
+		if !c.takesTheSame(l.chains[0]) { // as the services of a shared port of HTTP do: of all but the first nothing would be left
+			l.chains = append(l.chains, c)
+		}
+	}
 	if l.protocol != protocol {
 		l.protocol = detected
 	}

@@ -52,25 +52,33 @@ func (a admission) admit(stopped, gone <-chan struct{}) (*turn, error) {
 	case <-gone:
 		return nil, errGone
 	}
-	t := &turn{until: time.Now().Add(admissionTime), free: func() { <-a.places }}
-	t.timer = time.AfterFunc(admissionPause, t.end)
-	return t, nil
+	return &turn{free: func() { <-a.places }}, nil
 }
 
 // turn is that of a proxy which has a place of an admission. Its methods may be called by several goroutines at once.
 type turn struct {
+	mu    sync.Mutex
 	until time.Time
-	timer *time.Timer
+	timer *time.Timer // nil before begin
+	free  func()      // nil once the place was given back
+}
 
-	mu   sync.Mutex
-	free func() // nil once the place was given back
+// begin says that the proxy can be sent its configuration: from now on the place is given back if it does not answer. While others hold up
+// what is generated for it, it can answer nothing, and all would be sent theirs at the same time afterwards.
+func (t *turn) begin() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.free != nil {
+		t.until = time.Now().Add(admissionTime)
+		t.timer = time.AfterFunc(admissionPause, t.end)
+	}
 }
 
 // answered keeps the place for another admissionPause, if the proxy has it and not for too long.
 func (t *turn) answered() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.free != nil && time.Now().Before(t.until) {
+	if t.free != nil && t.timer != nil && time.Now().Before(t.until) {
 		t.timer.Reset(admissionPause)
 	}
 }

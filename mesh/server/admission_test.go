@@ -12,6 +12,7 @@ func (a admission) full() bool { return len(a.places) == cap(a.places) }
 // admitted waits for a place.
 func admitted(a admission) *turn {
 	t, _ := a.admit(nil, nil)
+	t.begin()
 	return t
 }
 
@@ -56,6 +57,25 @@ func TestAPlaceIsKeptByAnswersAndNotForever(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While a proxy waits for its configuration nobody else takes its place.
+func TestAPlaceIsKeptUntilTheProxyCanBeSentAnything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := admission{make(chan struct{}, 1)}
+		p, _ := a.admit(nil, nil)
+		time.Sleep(2 * admissionTime)
+		p.answered()
+		if !a.full() {
+			t.Error("the place is given back")
+		}
+		p.begin()
+		time.Sleep(admissionPause + time.Millisecond)
+		synctest.Wait()
+		if a.full() {
+			t.Error("a proxy that does not answer keeps its place")
+		}
+	})
 }
 
 func TestNobodyWaitsForAPlaceOnceTheServerStops(t *testing.T) {

@@ -357,6 +357,7 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 		s.detach(v)
 		return nil, errGone
 	}
+	turn.begin()
 	return v, nil
 }
 

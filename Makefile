@@ -106,7 +106,7 @@ units = $$(go list ./... | grep -v /test/)
 .PHONY: bin/bench bin/release bin/staticcheck bin/gotestsum bin/parts
 .PHONY: help build envoy previous prometheus browser spire kubernetes istio helm release debian-pins check format vet unit race test e2e test-all \
   test-all-status minutes lint tidy model modules deploy deploy-short page peers peers-short race-all e2e-race e2e-oldest test-release test-release-short cluster cluster-short \
-  demo-20 demo-5 bench bench-mesh bench-mesh-scale bench-check bench-go fuzz demo demo-mesh image clean clean-pinned
+  demo-20 demo-5 bench bench-mesh bench-mesh-fleet bench-mesh-scale bench-check bench-go fuzz demo demo-mesh image clean clean-pinned
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-19s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -324,18 +324,26 @@ bin/bench:
 bench: build bin/bench ## what holdfast costs, against no agent, a byte pipe and a bare gRPC relay: a table, RESULTS, plots
 	bin/bench -holdfast bin/holdfast -out '$(RESULTS)' -plots '$(PLOTS)' $(BENCHFLAGS)
 
-bench-mesh: build ## holdfast-mesh beside istiod, with simulated sidecars: MESHFLAGS=flags for test/bench/mesh; builds istiod, about five minutes once
+# The fleets of bench-mesh, each with the flags of test/bench/mesh: one namespace; ten, each sidecar a workload of a service of its own; the same with ten times as many services.
+MESHFLEETS ?= -namespaces=1 -namespaces=10,-workloads -namespaces=10,-workloads,-services=10000
+bench-mesh: build ## holdfast-mesh beside istiod, with simulated sidecars: MESHFLAGS=flags for test/bench/mesh, MESHFLEETS=the flags of each fleet, with commas; builds istiod, about five minutes once
 	cd test/bench && go build -o '$(CURDIR)/bin/bench-mesh' ./mesh
 	cd test/peers/istio && GOFLAGS='$(of_authors)' go build -o '$(CURDIR)/bin/istiod' ./serve
-	@for form in delta sotw; do for rounds in 1 2; do \
-	  echo "holdfast-mesh, $$form:"; \
-	  bin/bench-mesh -form $$form $(MESHFLAGS) -- bin/holdfast-mesh serve --config {config} --listen {xds} --admin '' --log-level error || exit 1; \
-	  echo "istiod, $$form:"; \
+	@for fleet in $(MESHFLEETS); do flags=$$(echo $$fleet | tr , ' '); for form in delta sotw; do for rounds in 1 2; do \
+	  echo "holdfast-mesh, $$form, $$flags:"; \
+	  bin/bench-mesh -form $$form $$flags $(MESHFLAGS) -- bin/holdfast-mesh serve --config {config} --listen {xds} --admin '' --log-level error || exit 1; \
+	  echo "istiod, $$form, $$flags:"; \
 	  PILOT_MAX_REQUESTS_PER_SECOND=100000 PILOT_ENABLE_METADATA_EXCHANGE=false PILOT_ENABLE_ALPN_FILTER=false \
-	    bin/bench-mesh -form $$form $(MESHFLAGS) -- bin/istiod {config} {xds} 2>/dev/null || exit 1; \
-	done; done; \
+	    bin/bench-mesh -form $$form $$flags $(MESHFLAGS) -- bin/istiod {config} {xds} 2>/dev/null || exit 1; \
+	done; done; done; \
 	echo "holdfast-mesh, delta, virtual hosts one by one:"; \
 	bin/bench-mesh -vhds $(MESHFLAGS) -- bin/holdfast-mesh serve --config {config} --listen {xds} --admin '' --log-level error
+
+bench-mesh-fleet: build ## the fleets of bench-mesh with holdfast-mesh alone, Delta: two minutes
+	cd test/bench && go build -o '$(CURDIR)/bin/bench-mesh' ./mesh
+	@for fleet in $(MESHFLEETS); do flags=$$(echo $$fleet | tr , ' '); echo "holdfast-mesh, $$flags:"; \
+	  bin/bench-mesh $$flags $(MESHFLAGS) -- bin/holdfast-mesh serve --config {config} --listen {xds} --admin '' --log-level error || exit 1; \
+	done
 
 bench-mesh-scale: build ## how the cost of holdfast-mesh grows with proxies, services and replicas, on a real etcd: a table, RESULTS, plots; SCALEFLAGS=flags for test/bench/meshscale (-quick: two minutes, else about 25)
 	cd test/bench && go build -o '$(CURDIR)/bin/bench-mesh-scale' ./meshscale

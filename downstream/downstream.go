@@ -38,6 +38,8 @@ type Client struct {
 	Identity any
 	// Fetch is set for a single request without a stream.
 	Fetch bool
+	// Gone is closed when the client has gone, at the latest when its call ends; nil for never.
+	Gone <-chan struct{}
 	// Agent is set if the client is an agent, which keeps what it has.
 	Agent bool
 }

@@ -231,7 +231,7 @@ func (s *Server) fetch(ctx context.Context, credentials Credentials, msg *discov
 	if err != nil {
 		return nil, err
 	}
-	client := Client{Stream: s.number(), Node: node, Form: xds.SotW, Identity: who, Fetch: true}
+	client := Client{Stream: s.number(), Node: node, Form: xds.SotW, Identity: who, Gone: ctx.Done(), Fetch: true}
 	view, err := s.attach(client)
 	if err != nil {
 		return nil, err

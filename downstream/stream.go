@@ -145,7 +145,7 @@ func toStatus(err error) error {
 }
 
 func (st *stream) attach(node *corev3.Node) (err error) {
-	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer, Process: st.process, Identity: st.identity, Agent: isAgent(st.grpc.Context())}
+	client := Client{Stream: st.number, Node: node, Form: st.form, Peer: st.peer, Process: st.process, Identity: st.identity, Gone: st.grpc.Context().Done(), Agent: isAgent(st.grpc.Context())}
 	if st.view, err = st.server.attach(client); err != nil {
 		return err
 	}

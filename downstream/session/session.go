@@ -521,6 +521,16 @@ func (s *Session) unsubscribeEndpoints() {
 	if !changed || eds == nil || clusters == nil || len(eds.expected) == 0 {
 		return
 	}
+	var unclear []string
+	for service := range eds.expected {
+		// Nearly always a cluster and its endpoints have one name: then the other clusters need no look.
+		if h := clusters.sent.get(service); h == nil || h.last == nil || h.last.EDSName != service {
+			unclear = append(unclear, service)
+		}
+	}
+	if len(unclear) == 0 {
+		return
+	}
 	named := make(map[string]struct{})
 	for _, h := range clusters.sent.all() {
 		if h.last != nil {
@@ -528,7 +538,7 @@ func (s *Session) unsubscribeEndpoints() {
 		}
 	}
 	var drop []string
-	for service := range eds.expected {
+	for _, service := range unclear {
 		if _, ok := named[service]; ok {
 			continue
 		}

@@ -1,6 +1,7 @@
 package generate
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -40,18 +41,34 @@ type outboundCluster struct {
 // port. With bySNI they are those that forward connections whose mesh TLS the endpoints end.
 func (g *Generator) outboundClusters(v *proxy.View, services []*service.Service, bySNI bool, out *sink) {
 	for _, svc := range services {
-		rule := g.snap.DestinationRule(v, svc)
-		for _, port := range svc.Ports {
-			if port.Protocol == service.UDP {
-				continue
-			}
-			g.addCluster(v, svc, port, nil, rule, bySNI, out)
-			if svc.Resolution == service.DynamicDNS {
-				continue // it has no endpoints of which a subset could be some
-			}
-			for _, subset := range rule.Subsets() {
-				g.addCluster(v, svc, port, subset, rule, bySNI, out)
-			}
+		t := Target{svc, g.snap.DestinationRule(v, svc)}
+		if out.patches != nil {
+			g.clustersOf(v, t, bySNI, out)
+			continue
+		}
+		made := g.pieces.clusters.get(clusterPiece{t, bySNI}, v, func(v *proxy.View) []*xds.Resource {
+			one := &sink{Resources: newResources(), view: v}
+			g.pieceOf(v, t).clustersOf(v, t, bySNI, one)
+			return slices.Collect(maps.Values(one.Clusters))
+		})
+		for _, r := range made {
+			out.Clusters[r.Name] = r
+		}
+	}
+}
+
+// clustersOf adds the clusters of a service.
+func (g *Generator) clustersOf(v *proxy.View, t Target, bySNI bool, out *sink) {
+	for _, port := range t.service.Ports {
+		if port.Protocol == service.UDP {
+			continue
+		}
+		g.addCluster(v, t.service, port, nil, t.rule, bySNI, out)
+		if t.service.Resolution == service.DynamicDNS {
+			continue // it has no endpoints of which a subset could be some
+		}
+		for _, subset := range t.rule.Subsets() {
+			g.addCluster(v, t.service, port, subset, t.rule, bySNI, out)
 		}
 	}
 }

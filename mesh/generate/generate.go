@@ -3,7 +3,7 @@
 //
 // It promises that the same input gives the same bytes (mesh.md M4), and that it reads the proxy
 // only through a proxy.View, so that proxies share what they would get alike (M5). The names of
-// resources are Istio's, so that its tools read them. It keeps no state. A Generator may be used by
+// resources are Istio's, so that its tools read them. A Generator keeps what classes of proxies have in common. It may be used by
 // several goroutines at once if its Endpoints may be.
 package generate
 
@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/mesh/push"
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
@@ -37,13 +38,24 @@ type Endpoints interface {
 type Generator struct {
 	snap      *push.Snapshot
 	endpoints Endpoints
+	pieces    *pieces
+	// meant is what a piece is of while it is made; nil otherwise.
+	meant *Target
 	// observed is set while something is made for a class of proxies.
 	*observed
 }
 
 // New returns the generator of a snapshot.
 func New(snap *push.Snapshot, endpoints Endpoints) *Generator {
-	return &Generator{snap: snap, endpoints: endpoints}
+	return &Generator{snap: snap, endpoints: endpoints, pieces: &pieces{}}
+}
+
+// ruleOf returns the rule that a proxy applies to a service; nil for none. A piece has it in its key, and does not read it of the proxy.
+func (g *Generator) ruleOf(v *proxy.View, svc *service.Service) *push.DestinationRule {
+	if g.meant != nil && g.meant.service == svc {
+		return g.meant.rule
+	}
+	return g.snap.DestinationRule(v, svc)
 }
 
 // Set is resources of one type by name.

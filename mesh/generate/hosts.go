@@ -30,6 +30,8 @@ type hosts struct {
 	full    map[service.Hostname]bool // the full names of services, which no short name may take
 	// anyProtocol says that ports are taken whatever their protocol is.
 	anyProtocol bool
+	// inPieces says that what virtual hosts of services have in common is encoded already: it is among their unknown fields.
+	inPieces bool
 	// aliases has the other names of services by the services' own.
 	aliases map[service.Hostname][]*service.Service
 }
@@ -99,6 +101,7 @@ func (g *Generator) newHosts(v *proxy.View, scope *push.Scope, e *push.Egress, p
 // hosts is always part of them. Patches of EnvoyFilters are for routes in one piece.
 func (g *Generator) addRoutes(v *proxy.View, scope *push.Scope, e *push.Egress, name string, port uint32, out *sink) {
 	h := g.newHosts(v, scope, e, port)
+	h.inPieces = out.patches == nil
 	h.addAll()
 	if out.patches == nil && v.VirtualHosts() {
 		for _, host := range h.out {
@@ -168,10 +171,30 @@ func (h *hosts) addAll() {
 		}
 		for _, port := range svc.Ports {
 			if (port.Number == h.port || h.port == 0) && h.takes(port.Protocol) {
-				h.add(svc.Hostname, svc, port.Number, []*routev3.Route{h.toService(svc, port)})
+				h.addService(svc, port)
 			}
 		}
 	}
+}
+
+// addService adds the virtual host of a port of a service that no VirtualService is about.
+func (h *hosts) addService(svc *service.Service, port service.Port) {
+	if !h.inPieces || svc.Resolution == service.Alias {
+		h.add(svc.Hostname, svc, port.Number, []*routev3.Route{h.toService(svc, port)})
+		return
+	}
+	vh := h.add(svc.Hostname, svc, port.Number, nil)
+	if vh == nil {
+		return
+	}
+	// All fields of a virtual host but its name and its domains are encoded behind these.
+	key := hostPiece{Target{svc, h.snap.DestinationRule(h.view, svc)}, port.Number}
+	vh.IncludeRequestAttemptCount = false
+	vh.ProtoReflect().SetUnknown(h.pieces.hostsRoutes.get(key, h.view, func(v *proxy.View) []byte {
+		one := *h
+		one.Generator, one.view = h.pieceOf(v, key.Target), v
+		return pack(&routev3.VirtualHost{Routes: []*routev3.Route{one.toService(svc, port)}, IncludeRequestAttemptCount: one.countsAttempts()}).Value
+	}))
 }
 
 // takes reports whether requests may come to ports of a protocol.
@@ -268,11 +291,11 @@ func sortedHosts(byName map[service.Hostname]*service.Service) []service.Hostnam
 	return names
 }
 
-// add adds a virtual host for a name, of a service or of a VirtualService alone.
-func (h *hosts) add(name service.Hostname, svc *service.Service, port uint32, routes []*routev3.Route) {
+// add adds a virtual host for a name, of a service or of a VirtualService alone, and returns it; nil if others have the name or all of its domains.
+func (h *hosts) add(name service.Hostname, svc *service.Service, port uint32, routes []*routev3.Route) *routev3.VirtualHost {
 	label := string(name) + ":" + strconv.Itoa(int(port))
 	if h.names[label] {
-		return
+		return nil
 	}
 	candidates := []string{string(name)}
 	if svc != nil {
@@ -291,10 +314,12 @@ func (h *hosts) add(name service.Hostname, svc *service.Service, port uint32, ro
 		}
 	}
 	if len(domains) == 0 {
-		return
+		return nil
 	}
 	h.names[label] = true
-	h.out = append(h.out, &routev3.VirtualHost{Name: label, Domains: domains, Routes: routes, IncludeRequestAttemptCount: h.countsAttempts()})
+	vh := &routev3.VirtualHost{Name: label, Domains: domains, Routes: routes, IncludeRequestAttemptCount: h.countsAttempts()}
+	h.out = append(h.out, vh)
+	return vh
 }
 
 // withPort returns the forms of a domain in a Host header. They have a port only for the HTTP proxy, where it
@@ -391,7 +416,7 @@ func (h *hosts) toService(svc *service.Service, port service.Port) *routev3.Rout
 	cluster := ClusterName(port.Number, "", svc.Hostname)
 	action := &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}}
 	setTimeout(action, nil)
-	action.HashPolicy = hashPolicy(policyOf(h.snap.DestinationRule(h.view, svc), nil, port))
+	action.HashPolicy = hashPolicy(policyOf(h.ruleOf(h.view, svc), nil, port))
 	action.RetryPolicy = retryPolicy(h.snap.Mesh.GetDefaultHttpRetryPolicy(), len(action.HashPolicy) > 0)
 	return &routev3.Route{
 		Name: "default", Match: routeMatch(nil, false), Action: &routev3.Route_Route{Route: action},

@@ -47,6 +47,12 @@ func (c *chain) takesAll() bool {
 		c.port == 0 && len(c.applications) == 0 && c.transport == ""
 }
 
+// takesTheSame reports whether two chains ask for the same of connections.
+func (c *chain) takesTheSame(other *chain) bool {
+	return c.port == other.port && c.transport == other.transport && slices.Equal(c.applications, other.applications) &&
+		slices.Equal(c.serverNames, other.serverNames) && slices.Equal(c.prefixes, other.prefixes)
+}
+
 // prefixRanges returns the ranges of addresses, each once: documents may have one in several spellings.
 func (c *chain) prefixRanges() (out []*corev3.CidrRange) {
 	seen := make(map[netip.Prefix]bool)

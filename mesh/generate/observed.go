@@ -33,7 +33,7 @@ type observed struct {
 
 // of returns the generator for what proxies of a class do on one side of requests.
 func (g *Generator) of(v *proxy.View, mode telemetry.WorkloadMode) *Generator {
-	out := &Generator{snap: g.snap, endpoints: g.endpoints, observed: &observed{}}
+	out := &Generator{snap: g.snap, endpoints: g.endpoints, pieces: g.pieces, observed: &observed{}}
 	out.observed.config = sync.OnceValue(func() *meshv1alpha1.ProxyConfig {
 		if own := v.Config(); own != nil {
 			return own

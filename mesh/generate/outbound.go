@@ -49,6 +49,14 @@ type outboundListener struct {
 	chains   []*chain
 	// locked: a Sidecar lists what is reached through it, and nothing is added.
 	locked bool
+	// alone is set while it is that of one TCP port of a service, of which no VirtualService says anything; nil for others.
+	alone *servicePort
+}
+
+// servicePort is a port of a service.
+type servicePort struct {
+	*service.Service
+	service.Port
 }
 
 // listenerProtocol is what connections a listener takes.
@@ -70,7 +78,11 @@ func (g *Generator) addOutboundListeners(v *proxy.View, scope *push.Scope, out *
 		ls.addEgress(e)
 	}
 	for name, l := range ls.listeners {
-		if listenerName(l.binds[0], l.port) == name { // it is there under each of its addresses
+		switch {
+		case listenerName(l.binds[0], l.port) != name: // it is there under each of its addresses
+		case l.alone != nil && out.patches == nil:
+			out.Listeners[name] = ls.piece(l)
+		default:
 			out.add(xds.ListenerType, name, ls.message(l))
 		}
 	}
@@ -170,10 +182,14 @@ func (ls *outboundListeners) add(e *push.Egress, svc *service.Service, port serv
 		}
 	}
 	var chains []*chain
+	var alone *servicePort
 	if port.Protocol.IsTLS() {
 		chains = ls.tlsChains(e, svc, port, prefixes, binds[0] == wildcard[0])
-	} else {
-		chains = ls.tcpChains(e, svc, port, prefixes)
+	} else if chains = ls.tcpChains(e, svc, port, prefixes); len(chains) == 0 {
+		chains = []*chain{{prefixes: prefixes, later: func() []*listenerv3.Filter { return ls.toService(svc, port) }}}
+		if len(prefixes) == 0 && port.Protocol != service.Unsupported && ls.lookup(svc.Hostname) == svc {
+			alone = &servicePort{svc, port}
+		}
 	}
 	kind := tcpOnly
 	if port.Protocol == service.Unsupported {
@@ -185,7 +201,9 @@ func (ls *outboundListeners) add(e *push.Egress, svc *service.Service, port serv
 		c.applications, c.transport, kind = plaintextHTTP, "raw_buffer", detected
 		chains = append(chains, c)
 	}
-	ls.addListener(binds, port.Number, bound, kind, chains)
+	if l := ls.addListener(binds, port.Number, bound, kind, chains); l != nil {
+		l.alone = alone
+	}
 }
 
 // addressesOf returns the virtual addresses of a service that the proxy has a family for: those to
@@ -210,8 +228,8 @@ func (ls *outboundListeners) addressesOf(svc *service.Service) (binds, prefixes 
 
 // addListener adds a listener, or merges its chains with those of the one that has the same addresses. Of an address that an older
 // service has beside others, the younger service gets nothing there, and the rest elsewhere: Envoy rejects a listener with an address that
-// another one has.
-func (ls *outboundListeners) addListener(binds []string, port uint32, bound bool, protocol listenerProtocol, chains []*chain) {
+// another one has. It returns the listener that it added; nil for none.
+func (ls *outboundListeners) addListener(binds []string, port uint32, bound bool, protocol listenerProtocol, chains []*chain) *outboundListener {
 	if len(binds) == 0 {
 		binds = wildcards(ls.families)
 	}
@@ -228,12 +246,13 @@ func (ls *outboundListeners) addListener(binds []string, port uint32, bound bool
 		}
 	}
 	if len(free) == 0 {
-		return
+		return nil
 	}
 	l := &outboundListener{binds: free, port: port, bound: bound, protocol: protocol, chains: copied(chains)}
 	for _, bind := range free {
 		ls.listeners[listenerName(bind, port)] = l
 	}
+	return l
 }
 
 func copied(chains []*chain) []*chain {
@@ -248,9 +267,11 @@ func copied(chains []*chain) []*chain {
 // merge adds the chains of a younger service. A listener of both HTTP and TCP tells them apart by their first bytes. What takes the same
 // connections as what is there already is left out later: the older service has the port.
 func (l *outboundListener) merge(protocol listenerProtocol, chains []*chain) {
-	switch {
-	case l.locked:
+	if l.locked {
 		return
+	}
+	l.alone = nil
+	switch {
 	case l.protocol == httpOnly && protocol == tcpOnly:
 		// TCP comes to a port of HTTP: the HTTP chain takes what looks like HTTP.
 		for _, c := range l.chains {
@@ -261,10 +282,27 @@ func (l *outboundListener) merge(protocol listenerProtocol, chains []*chain) {
 			c.applications, c.transport = plaintextHTTP, "raw_buffer"
 		}
 	}
-	l.chains = append(l.chains, chains...)
+	for _, c := range chains {
+		if !c.takesTheSame(l.chains[0]) { // as the services of a shared port of HTTP do: of all but the first nothing would be left
+			l.chains = append(l.chains, c)
+		}
+	}
 	if l.protocol != protocol {
 		l.protocol = detected
 	}
+}
+
+// piece returns the listener of a port that has it for itself.
+func (ls *outboundListeners) piece(l *outboundListener) *xds.Resource {
+	svc, port := l.alone.Service, l.alone.Port
+	t := Target{svc, ls.snap.DestinationRule(ls.view, svc)}
+	key := listenerPiece{t, port.Number, strings.Join(l.binds, ","), l.bound, ls.unknownCluster()}
+	return ls.pieces.listeners.get(key, ls.view, func(v *proxy.View) *xds.Resource {
+		alone := &outboundListeners{Generator: ls.pieceOf(v, t), view: v, scope: ls.scope, lookup: ls.lookup}
+		l.chains = []*chain{{filters: alone.toService(svc, port)}}
+		m := alone.message(l)
+		return resource(xds.ListenerType, m.Name, m)
+	})
 }
 
 // message returns the listener.
@@ -338,7 +376,7 @@ func (ls *outboundListeners) httpManagerOf(listener, routes string, protocol ser
 // VirtualServices by SNI, or one to the service.
 func (ls *outboundListeners) tlsChains(e *push.Egress, svc *service.Service, port service.Port, prefixes []string, wildcard bool) (out []*chain) {
 	for _, vs := range e.Virtual {
-		if !slices.ContainsFunc(vs.Hosts, svc.Hostname.Matches) || !ls.snap.Grants(vs, ls.view.Namespace(), svc.Hostname) {
+		if len(vs.Rule.GetTls()) == 0 || !slices.ContainsFunc(vs.Hosts, svc.Hostname.Matches) || !ls.snap.Grants(vs, ls.view.Namespace(), svc.Hostname) {
 			continue
 		}
 		for _, route := range vs.Rule.GetTls() {
@@ -369,10 +407,13 @@ func (ls *outboundListeners) tlsChains(e *push.Egress, svc *service.Service, por
 	return []*chain{c}
 }
 
-// tcpChains returns the chains of a port of plain TCP: those of the VirtualServices, or one to the
-// service.
+// tcpChains returns the chains of a port of plain TCP: those of the VirtualServices, and one to the
+// service for what these leave; none if none of them is about the port.
 func (ls *outboundListeners) tcpChains(e *push.Egress, svc *service.Service, port service.Port, prefixes []string) (out []*chain) {
 	for _, vs := range e.Virtual {
+		if len(vs.Rule.GetTcp()) == 0 {
+			continue
+		}
 		if !slices.ContainsFunc(vs.Hosts, svc.Hostname.Matches) || !ls.snap.Grants(vs, ls.view.Namespace(), svc.Hostname) {
 			continue
 		}
@@ -398,7 +439,10 @@ func (ls *outboundListeners) tcpChains(e *push.Egress, svc *service.Service, por
 			out = append(out, c)
 		}
 	}
-	return append(out, &chain{prefixes: prefixes, filters: ls.toService(svc, port)})
+	if len(out) > 0 {
+		out = append(out, &chain{prefixes: prefixes, filters: ls.toService(svc, port)})
+	}
+	return out
 }
 
 // applies reports whether a match of a TLS or TCP route may concern connections of this proxy.
@@ -453,7 +497,7 @@ func (ls *outboundListeners) tcpTo(name string, weighted *tcpv3.TcpProxy_Weighte
 		tcp.ClusterSpecifier = &tcpv3.TcpProxy_WeightedClusters{WeightedClusters: weighted}
 	}
 	if svc != nil {
-		rule := ls.snap.DestinationRule(ls.view, svc)
+		rule := ls.ruleOf(ls.view, svc)
 		var subset *networking.Subset
 		for _, s := range rule.Subsets() {
 			if s.GetName() == d.GetSubset() {

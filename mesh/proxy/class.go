@@ -51,8 +51,13 @@ const (
 type View struct {
 	proxy *Proxy
 	read  []reading
-	seen  map[property]struct{}
+	seen  Properties
+	// noted is called with each property that is read for the first time; nil for nobody.
+	noted func(reading)
 }
+
+// Properties are properties of proxies that generation has read, whatever their values are.
+type Properties map[property]struct{}
 
 // reading is a property that was read, and its value.
 type reading struct {
@@ -62,14 +67,32 @@ type reading struct {
 }
 
 // NewView returns a view of a proxy of which nothing was read.
-func NewView(p *Proxy) *View { return &View{proxy: p, seen: make(map[property]struct{})} }
+func NewView(p *Proxy) *View { return &View{proxy: p, seen: make(Properties)} }
+
+// Read returns the properties that were read. They must not be changed.
+func (v *View) Read() Properties { return v.seen }
+
+// ReadOnly reports whether nothing was read but these properties: what was made of the view then is the same for all proxies that
+// agree in them.
+func (v *View) ReadOnly(properties Properties) bool {
+	for prop := range v.seen {
+		if _, ok := properties[prop]; !ok {
+			return false
+		}
+	}
+	return true
+}
 
 func (v *View) note(prop property, of func(*Proxy) string) {
 	if _, ok := v.seen[prop]; ok {
 		return
 	}
 	v.seen[prop] = struct{}{}
-	v.read = append(v.read, reading{prop, of(v.proxy), of})
+	r := reading{prop, of(v.proxy), of}
+	v.read = append(v.read, r)
+	if v.noted != nil {
+		v.noted(r)
+	}
 }
 
 // Type returns the type of the proxy.
@@ -269,6 +292,26 @@ func (c *Classes[T]) Get(p *Proxy, generate func(*View) T) T {
 	return result
 }
 
+// Within is Get for a part of what is generated of a view: what the part reads, or was read when the result was made that is
+// remembered, is read of the view, too.
+func (c *Classes[T]) Within(v *View, generate func(*View) T) T {
+	n := c.root
+	for n != nil && n.of != nil {
+		v.note(n.property, n.of)
+		n = n.next[n.of(v.proxy)]
+	}
+	if n != nil {
+		return n.result
+	}
+	part := NewView(v.proxy)
+	result := generate(part)
+	for _, r := range part.read {
+		v.note(r.property, r.of)
+	}
+	c.put(part.read, result)
+	return result
+}
+
 // put remembers the result of a class. The path to it asks for the properties in the order in which
 // they were read. Up to the first new node it is the path of other classes, which read the same because
 // they got the same values; a result whose path is another one is not remembered.
@@ -293,21 +336,16 @@ func (c *Classes[T]) put(read []reading, result T) {
 	c.size++
 }
 
-// Adopt remembers what another Classes has for the class of a proxy, as the result of the same
-// properties, and returns it; ok is false if the other has nothing for it.
-func (c *Classes[T]) Adopt(p *Proxy, other *Classes[T]) (result T, ok bool) {
-	var read []reading
-	n := other.root
+// path returns what has to be read of a proxy to find the result that is remembered for its class, and the leaf that has it; nil if
+// there is none.
+func (c *Classes[T]) path(p *Proxy) (read []reading, leaf *class[T]) {
+	n := c.root
 	for n != nil && n.of != nil {
 		value := n.of(p)
 		read = append(read, reading{n.property, value, n.of})
 		n = n.next[value]
 	}
-	if n == nil {
-		return result, false
-	}
-	c.put(read, n.result)
-	return n.result, true
+	return read, n
 }
 
 // Find returns the remembered result for the class of a proxy.
@@ -320,4 +358,38 @@ func (c *Classes[T]) Find(p *Proxy) (result T, ok bool) {
 		return result, false
 	}
 	return n.result, true
+}
+
+// Retain forgets the results of the classes that none of these proxies is of.
+func (c *Classes[T]) Retain(proxies []*Proxy) {
+	used := make(map[*class[T]]struct{})
+	for _, p := range proxies {
+		if _, leaf := c.path(p); leaf != nil {
+			used[leaf] = struct{}{}
+		}
+		if len(used) == c.size {
+			return
+		}
+	}
+	if !c.root.prune(used) {
+		c.root = nil
+	}
+	c.size = len(used)
+}
+
+// prune removes the leaves that are not used, and the nodes that lead to none. It reports whether anything is left. n may be nil.
+func (n *class[T]) prune(used map[*class[T]]struct{}) bool {
+	if n == nil {
+		return false
+	}
+	if n.of == nil {
+		_, ok := used[n]
+		return ok
+	}
+	for value, next := range n.next {
+		if !next.prune(used) {
+			delete(n.next, value)
+		}
+	}
+	return len(n.next) > 0
 }

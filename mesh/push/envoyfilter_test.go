@@ -122,7 +122,7 @@ func TestPatchesAreReadOnce(t *testing.T) {
 	if of(first, "a") != of(second, "a") || of(first, "b") == of(second, "b") {
 		t.Error("the index does not share what did not change, or shares what did")
 	}
-	if second.Since(first) != Anything || third.Since(second) != Routes && third.Since(second) != HTTPRoutes && third.Since(second) != 0 {
+	if second.Since(first) != EnvoyFilters || third.Since(second) != Routes && third.Since(second) != HTTPRoutes && third.Since(second) != 0 {
 		t.Errorf("since the change of an EnvoyFilter: %v, and of another kind: %v", second.Since(first), third.Since(second))
 	}
 	if got := added(third, viewOf(t, "shop", nil)); got != "shop/a shop/b" {

@@ -185,8 +185,8 @@ func TestAChangeOfTheGatewayAPIChangesWhatItIsAbout(t *testing.T) {
 	change(config.ReferenceGrant, "apiVersion: gateway.networking.k8s.io/v1\nkind: ReferenceGrant\nmetadata: {name: g, namespace: data}\nspec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: shop}], to: [{group: '', kind: Service}]}\n", HTTPRoutes)
 	change(config.HTTPRoute, route("HTTPRoute", "nowhere", "{parentRefs: [{name: nobody}], rules: [{backendRefs: [{name: a, port: 80}]}]}"), 0)
 	change(config.TCPRoute, route("TCPRoute", "t", "{parentRefs: [{group: '', kind: Service, name: a}], rules: [{backendRefs: [{name: a, port: 80}]}]}"), Routes)
-	change(config.BackendTLSPolicy, route("BackendTLSPolicy", "p", "{targetRefs: [{group: '', kind: Service, name: a}], validation: {hostname: a.test, wellKnownCACertificates: System}}"), Anything)
-	change(config.KubernetesGateway, route("Gateway", "second", "{gatewayClassName: istio, listeners: [{name: http, port: 81, protocol: HTTP}]}"), Anything)
+	change(config.BackendTLSPolicy, route("BackendTLSPolicy", "p", "{targetRefs: [{group: '', kind: Service, name: a}], validation: {hostname: a.test, wellKnownCACertificates: System}}"), Rules)
+	change(config.KubernetesGateway, route("Gateway", "second", "{gatewayClassName: istio, listeners: [{name: http, port: 81, protocol: HTTP}]}"), Gateways)
 	change(config.VirtualService, "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: shop}\nspec: {hosts: [a], http: [{directResponse: {status: 418}}]}\n", HTTPRoutes)
 }
 

@@ -1,8 +1,10 @@
 package push
 
 import (
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
@@ -89,11 +91,27 @@ func (s *Snapshot) Scope(v *proxy.View) *Scope {
 		}
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.scopes[key] == nil {
-		s.scopes[key] = s.newScope(key)
+	of := s.scopes[key]
+	if of == nil {
+		of = sync.OnceValue(func() *Scope { return s.newScope(key) })
+		s.scopes[key] = of
 	}
-	return s.scopes[key]
+	s.mu.Unlock()
+	return of()
+}
+
+// RetainScopes forgets the scopes of all namespaces but these. They are made again when they are asked for.
+func (s *Snapshot) RetainScopes(namespaces map[string]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.scopes, func(key scopeKey, _ func() *Scope) bool { return !namespaces[key.namespace] })
+}
+
+// Scopes returns the number of scopes that were made.
+func (s *Snapshot) Scopes() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.scopes)
 }
 
 // SameServices reports whether two scopes reach the same services by the same listeners.

@@ -57,7 +57,7 @@ type Snapshot struct {
 	credentials map[config.Key]*config.Credential
 
 	mu     sync.Mutex
-	scopes map[scopeKey]*Scope
+	scopes map[scopeKey]func() *Scope // what returns one makes it when it is called first
 }
 
 // New makes the snapshot that follows before, which may be nil, after a change of documents and
@@ -67,7 +67,7 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	if before == nil {
 		before, changed, servicesChanged = &Snapshot{}, nil, true
 	}
-	s := &Snapshot{Domain: domain, scopes: make(map[scopeKey]*Scope)}
+	s := &Snapshot{Domain: domain, scopes: make(map[scopeKey]func() *Scope)}
 	is := func(kind config.Kind) bool { return changed == nil || changed[kind] }
 	s.Mesh = before.Mesh
 	s.clusterLocal = before.clusterLocal
@@ -164,7 +164,7 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	return s
 }
 
-// Difference says in what a snapshot differs from an earlier one; 0 means in Secrets at most.
+// Difference says in what a snapshot differs from an earlier one, as a set; 0 means in Secrets at most.
 type Difference uint
 
 const (
@@ -176,22 +176,47 @@ const (
 	Policies
 	// Telemetries differ: what is logged and traced.
 	Telemetries
-	// Anything may differ.
-	Anything
+
+	// What follows is computed of documents, and each differs if it was computed anew.
+
+	MeshConfig
+	Namespaces
+	Services
+	Rules // DestinationRules, and policies of the Gateway API that become some
+	Sidecars
+	PeerAuthentications
+	NetworkGateways
+	EnvoyFilters
+	Gateways     // with Ingresses
+	BackendRoots // the certificates by which policies of the Gateway API verify backends
+
+	// Anything is what may concern any part of the configuration.
+	Anything = MeshConfig | Namespaces | Services | Rules | Sidecars | PeerAuthentications | NetworkGateways | EnvoyFilters | Gateways | BackendRoots
 )
 
 // Since returns in what the snapshot differs from an earlier one, of which it was made. It compares
 // what is shared, so that a difference is also the answer for what was computed anew with the same result.
 func (s *Snapshot) Since(before *Snapshot) (d Difference) {
-	if s.Mesh != before.Mesh || s.Domain != before.Domain || s.namespaces != before.namespaces || s.services != before.services ||
-		s.rules != before.rules || !maps.Equal(s.api.roots, before.api.roots) || s.sidecars != before.sidecars || s.auth != before.auth || s.networks != before.networks || s.ingress != before.ingress || s.filters != before.filters || !slices.Equal(s.gateways, before.gateways) {
-		return Anything
-	}
-	if !s.samePolicies(before) {
-		d |= Policies
-	}
-	if s.telemetry != before.telemetry {
-		d |= Telemetries
+	for _, part := range []struct {
+		is   Difference
+		same bool
+	}{
+		{MeshConfig, s.Mesh == before.Mesh && s.Domain == before.Domain},
+		{Namespaces, s.namespaces == before.namespaces},
+		{Services, s.services == before.services},
+		{Rules, s.rules == before.rules},
+		{Sidecars, s.sidecars == before.sidecars},
+		{PeerAuthentications, s.auth == before.auth},
+		{NetworkGateways, s.networks == before.networks},
+		{EnvoyFilters, s.filters == before.filters},
+		{Gateways, s.ingress == before.ingress && slices.Equal(s.gateways, before.gateways)},
+		{BackendRoots, maps.Equal(s.api.roots, before.api.roots)},
+		{Policies, s.samePolicies(before)},
+		{Telemetries, s.telemetry == before.telemetry},
+	} {
+		if !part.same {
+			d |= part.is
+		}
 	}
 	switch {
 	case s.virtual == before.virtual:
@@ -248,6 +273,11 @@ func indexServices(all []*service.Service, before *serviceIndex) *serviceIndex {
 
 // Services returns all services, those of Kubernetes first, and then oldest first.
 func (s *Snapshot) Services() []*service.Service { return s.services.all }
+
+// Has reports whether a service is one of the snapshot.
+func (s *Snapshot) Has(svc *service.Service) bool {
+	return slices.Contains(s.services.byHost[svc.Hostname], svc)
+}
 
 // Service returns the service that a proxy of a namespace means by a name: that of its own
 // namespace, or else that of Kubernetes, or else the oldest that it sees; nil for none. For an alias it is the service of which

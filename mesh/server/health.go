@@ -27,19 +27,21 @@ var _ downstream.AgentView = (*view)(nil)
 func (v *view) AgentReport(r xds.AgentReport) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if !v.closed {
+		v.server.countReport(v.report, -1)
+		v.server.countReport(r, 1)
+	}
 	v.report = r
 }
 
-func (v *view) holdsBack() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return len(v.report.HeldBack) > 0
-}
-
-func (v *view) frozen() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.report.Frozen != nil
+// countReport counts a report, or with a negative n the end of one that was counted.
+func (s *Server) countReport(r xds.AgentReport, n int64) {
+	if len(r.HeldBack) > 0 {
+		s.holdingNow.Add(n)
+	}
+	if r.Frozen != nil {
+		s.frozenNow.Add(n)
+	}
 }
 
 // WorkloadStatus describes the workload of a proxy that registers with a WorkloadGroup.

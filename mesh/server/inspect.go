@@ -19,9 +19,9 @@ import (
 type Served struct {
 	Proxy *proxy.Proxy
 	// Types are the states of the types of a connected proxy.
-	Types  []TypeStatus
-	gen    *generation
-	tables [2]resources
+	Types []TypeStatus
+	gen   *generation
+	configuration
 }
 
 // Served returns what connected proxies are served, in the order in which they connected: those with a
@@ -37,11 +37,12 @@ func (s *Server) Served(node string) (out []*Served) {
 	for _, v := range views {
 		v.mu.Lock()
 		if node == "" || v.proxy.Node == node {
-			served := &Served{v.proxy, v.typeStatus(), v.gen, v.tables}
+			served := &Served{v.proxy, v.typeStatus(), v.gen, v.configuration}
 			if v.proxy.VirtualHosts { // the same routes in one piece
 				whole := *v.proxy
 				whole.VirtualHosts = false
-				served.Proxy, served.tables[0] = &whole, v.gen.outboundOf(&whole)
+				served.Proxy = &whole
+				served.configuration, _ = v.gen.of(&whole, nil)
 			}
 			out = append(out, served)
 		}
@@ -54,7 +55,8 @@ func (s *Server) Served(node string) (out []*Served) {
 func WouldServe(snap *push.Snapshot, endpoints generate.Endpoints, discovery *service.Discovery, who *proxy.Proxy) *Served {
 	who = who.WithTargets(instancesOf(discovery, who))
 	gen := newGeneration(snap, endpoints, nil, nil, NewMetrics(nil), func([]generate.Failure) {})
-	return &Served{who, nil, gen, [2]resources{gen.outboundOf(who), gen.inbound.of(who)}}
+	served, _ := gen.of(who, nil)
+	return &Served{who, nil, gen, served}
 }
 
 // Gateways returns the documents of the gateways that the proxy serves.
@@ -114,7 +116,7 @@ const maxReason = 200
 // Lookup returns a resource; nil for none.
 func (s *Served) Lookup(typeURL, name string) *xds.Resource {
 	if typeURL == xds.EndpointType {
-		return s.gen.assignment(s.Proxy, name)
+		return s.gen.assignment(s.Proxy, s.clusters, name)
 	}
 	for _, half := range s.tables {
 		if t := half[typeURL]; t != nil && t.Set[name] != nil {
@@ -131,7 +133,7 @@ func (s *Served) All(typeURL string) (out []*xds.Resource) {
 			if c.EDSName == "" {
 				continue
 			}
-			if r := s.gen.assignment(s.Proxy, c.EDSName); r != nil {
+			if r := s.gen.assignment(s.Proxy, s.clusters, c.EDSName); r != nil {
 				out = append(out, r)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/generate"
+	"github.com/holdfast-xds/holdfast/mesh/proxy"
 	"github.com/holdfast-xds/holdfast/mesh/push"
 )
 
@@ -34,7 +35,7 @@ spec: {hosts: [a.internal], location: MESH_INTERNAL, resolution: STATIC, ports: 
 
 // addresses returns the addresses of the endpoints of b.internal as a client is served them.
 func (c *client) addresses(gen *generation) string {
-	r := gen.assignment(c.proxy, "outbound|80||b.internal")
+	r := gen.assignment(c.proxy, generated(gen, c.proxy).clusters, "outbound|80||b.internal")
 	if r == nil {
 		return "none"
 	}
@@ -148,7 +149,7 @@ func TestGatewaysAtNodesAreAsIfGeneratedAnew(t *testing.T) {
 					moves++
 				}
 				for _, cluster := range []string{"outbound|80||a.internal", "outbound|80||b.internal"} {
-					if got, want := r.server.gen.assignment(c.proxy, cluster), anew.assignment(c.proxy, cluster); got.Version != want.Version {
+					if got, want := r.server.gen.assignment(c.proxy, c.clusters, cluster), anew.Assignment(proxy.NewView(c.proxy), cluster); got.Version != want.Version {
 						t.Fatalf("step %d: %s of %s differs from what is generated anew", step, cluster, c.proxy.Node)
 					}
 				}

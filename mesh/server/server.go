@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -85,6 +86,9 @@ type Server struct {
 	failures         rate.Sometimes
 	stopped          chan struct{} // closed when Run has ended
 
+	// behindNow, holdingNow and frozenNow count the views that are behind, and whose agents hold something back or are frozen.
+	behindNow, holdingNow, frozenNow atomic.Int64
+
 	mu    sync.Mutex
 	gen   *generation // nil until Start
 	views map[*view]struct{}
@@ -106,6 +110,8 @@ type Server struct {
 	due       *push.Snapshot // the snapshot whose step of a change of modes is over, until the next is taken; under mu
 
 	joins joins
+
+	left chan struct{} // holds a value when proxies have gone since classes were forgotten
 }
 
 // source is what snapshots are made of.
@@ -128,7 +134,7 @@ func New(cfg Config) *Server {
 		admission: newAdmission(), places: places{max: cfg.MaxProxies, share: cfg.MaxProxiesPerIdentity, streams: make(map[place]int), nodes: make(map[string]int)}, repeats: repeats.New(1, linesPerSecond), missing: repeats.New(maxMissing, linesPerSecond),
 		failures: rate.Sometimes{First: 10, Interval: time.Second}, stopped: make(chan struct{}),
 		views: make(map[*view]struct{}), requested: make(chan struct{}, 1), queued: make(chan struct{}, 1),
-		unsettled: make(chan struct{}, 1), joins: newJoins(),
+		unsettled: make(chan struct{}, 1), joins: newJoins(), left: make(chan struct{}, 1),
 	}
 	cfg.Metrics.behind, cfg.Metrics.holdingBack, cfg.Metrics.frozen = s.behind, s.holdingBack, s.frozen
 	cfg.Metrics.maxProxies.Set(float64(cfg.MaxProxies))
@@ -164,6 +170,7 @@ func (s *Server) Run(ctx context.Context) error {
 	eg.Go(func() error { return s.debounce(ctx) })
 	eg.Go(func() error { return s.settle(ctx) })
 	eg.Go(func() error { return s.admitJoined(ctx) })
+	eg.Go(func() error { return s.forget(ctx) })
 	for range runtime.GOMAXPROCS(0) {
 		eg.Go(func() error { return s.work(ctx) })
 	}
@@ -210,9 +217,7 @@ func (s *Server) debounce(ctx context.Context) error {
 func (s *Server) push(r *push.Request) {
 	began := time.Now()
 	if r.Full {
-		s.mu.Lock()
-		before := s.gen
-		s.mu.Unlock()
+		before := s.generation()
 		var kinds map[config.Kind]bool
 		if !r.Everything() {
 			kinds = push.Kinds(r.Configs)
@@ -228,9 +233,7 @@ func (s *Server) push(r *push.Request) {
 			wake.Signal(s.unsettled)
 		}
 	} else {
-		s.mu.Lock()
-		s.gen.forgetEndpoints(r.Services)
-		s.mu.Unlock()
+		s.generation().endpoints.forget(r.Services)
 	}
 	now := time.Now()
 	s.mu.Lock()
@@ -275,9 +278,7 @@ func (s *Server) serve(v *view, r *push.Request) {
 		v.endpoints(r)
 		return
 	}
-	s.mu.Lock()
-	gen := s.gen
-	s.mu.Unlock()
+	gen := s.generation()
 	v.mu.Lock()
 	who := v.proxy
 	v.mu.Unlock()
@@ -287,10 +288,17 @@ func (s *Server) serve(v *view, r *push.Request) {
 	v.install(gen, r, who)
 }
 
+// generation returns the newest generation; nil before Start.
+func (s *Server) generation() *generation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gen
+}
+
 // Attach opens the view of a proxy. It waits while many others connect. The error is a gRPC status:
 // UNAVAILABLE before Start and after Run, INVALID_ARGUMENT for a Node that does not say who the proxy is,
-// PERMISSION_DENIED for one that says something else than the certificate, and RESOURCE_EXHAUSTED for one beyond
-// Config.MaxProxies.
+// PERMISSION_DENIED for one that says something else than the certificate, RESOURCE_EXHAUSTED for one beyond
+// Config.MaxProxies, and CANCELED for one that has gone while it waited.
 func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	who, err := proxy.FromNode(c.Node)
 	if err != nil {
@@ -314,10 +322,14 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 		}
 	}
 	who.VirtualHosts = who.VirtualHosts && c.Form == xds.Delta && who.Type == proxy.Sidecar // SotW has no VHDS
-	turn := s.admission.admit(s.stopped)
-	if turn == nil {
+	services := 0
+	if gen := s.generation(); gen != nil {
+		services = len(gen.Snapshot().Services())
+	}
+	turn, err := s.admission.admit(services, s.stopped, c.Gone)
+	if err != nil {
 		leave()
-		return nil, status.Error(codes.Unavailable, "the control plane is stopping")
+		return nil, err
 	}
 	unregister := leave
 	if s.cfg.Registrar != nil && !c.Fetch {
@@ -329,7 +341,7 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 	}
 	who = who.WithTargets(instancesOf(s.cfg.Discovery, who))
 	v := &view{
-		turn: turn, unregister: unregister,
+		turn: turn, unregister: unregister, gone: c.Gone,
 		server: s, stream: c.Stream, peer: c.Peer, form: c.Form, since: time.Now(), proxy: who,
 		changed: make(chan struct{}, 1), types: make(map[string]*viewType), nacks: make(map[string]uint64),
 	}
@@ -345,7 +357,11 @@ func (s *Server) Attach(c downstream.Client) (downstream.View, error) {
 		unregister()
 		return nil, errNotRead
 	}
-	v.install(gen, nil, who)
+	if !v.install(gen, nil, who) {
+		s.detach(v)
+		return nil, errGone
+	}
+	turn.begin()
 	return v, nil
 }
 
@@ -397,9 +413,7 @@ func peerOf(ctx context.Context) string {
 // TrustDomains returns the trust domain of the mesh and its aliases; UNAVAILABLE before the configuration was
 // read.
 func (s *Server) TrustDomains() ([]string, error) {
-	s.mu.Lock()
-	gen := s.gen
-	s.mu.Unlock()
+	gen := s.generation()
 	if gen == nil {
 		return nil, errNotRead
 	}
@@ -420,28 +434,24 @@ func (s *Server) detach(v *view) {
 	s.proxies.Lock()
 	s.proxies.Remove(v)
 	s.proxies.Unlock()
+	v.mu.Lock()
+	if !v.closed {
+		v.closed = true
+		v.caughtUp()
+		s.countReport(v.report, -1)
+	}
+	v.mu.Unlock()
+	wake.Signal(s.left)
 }
 
 // behind returns how many proxies have not answered a change yet.
-func (s *Server) behind() float64 { return s.count((*view).isBehind) }
+func (s *Server) behind() float64 { return float64(s.behindNow.Load()) }
 
 // holdingBack returns how many proxies' agents hold something back.
-func (s *Server) holdingBack() float64 { return s.count((*view).holdsBack) }
+func (s *Server) holdingBack() float64 { return float64(s.holdingNow.Load()) }
 
 // frozen returns how many connected proxies have an agent in which something is frozen.
-func (s *Server) frozen() float64 { return s.count((*view).frozen) }
-
-// count returns how many connected proxies are as a function says.
-func (s *Server) count(is func(*view) bool) (n float64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for v := range s.views {
-		if is(v) {
-			n++
-		}
-	}
-	return n
-}
+func (s *Server) frozen() float64 { return float64(s.frozenNow.Load()) }
 
 // Proxies returns the connected proxies, in the order in which they connected.
 func (s *Server) Proxies() []ProxyStatus {

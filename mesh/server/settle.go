@@ -87,8 +87,4 @@ func (s *Server) step(snap *push.Snapshot, r *push.Request) *push.Snapshot {
 }
 
 // snapshot returns the latest snapshot. It must not be called before Start.
-func (s *Server) snapshot() *push.Snapshot {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.gen.Snapshot()
-}
+func (s *Server) snapshot() *push.Snapshot { return s.generation().Snapshot() }

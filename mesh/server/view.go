@@ -28,6 +28,8 @@ type view struct {
 	peer   string
 	form   xds.Form
 	since  time.Time
+	// gone is closed when the client has gone; nil for never.
+	gone <-chan struct{}
 	// turn is that of the proxy to get its first configuration.
 	turn *turn
 	// unregister ends the registration of its workload, and gives back its place among those that are connected.
@@ -37,14 +39,15 @@ type view struct {
 	mu    sync.Mutex
 	proxy *proxy.Proxy
 	gen   *generation
-	// tables are those for outbound and for inbound connections.
-	tables   [2]resources
+	// configuration is what it has of gen.
+	configuration
 	types    map[string]*viewType
 	revision uint64
 	nacks    map[string]uint64
 	// pending is what the proxy has not answered yet: since when, and up to which revision.
 	pending         time.Time
 	pendingRevision uint64
+	closed          bool // the stream has ended
 	// report is what the agent says of itself.
 	report xds.AgentReport
 }
@@ -85,22 +88,25 @@ func (t *viewType) concerns(name string) bool {
 }
 
 // install makes a generation the one that is served. request says what changed, nil for a proxy that
-// has just connected; refresh recomputes the services of the workload.
-func (v *view) install(gen *generation, request *push.Request, who *proxy.Proxy) {
-	tables := [2]resources{gen.outboundOf(who), gen.inbound.of(who)}
+// has just connected. It has no effect and returns false if the proxy went while it waited.
+func (v *view) install(gen *generation, request *push.Request, who *proxy.Proxy) bool {
+	now, ok := gen.of(who, v.gone)
+	if !ok {
+		return false
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.gen != nil && gen.number < v.gen.number {
-		return
+		return true
 	}
 	before := v.tables
-	v.proxy, v.gen, v.tables = who, gen, tables
+	v.proxy, v.gen, v.configuration = who, gen, now
 	v.revision++
 	any := false
-	for half, now := range tables {
+	for half, now := range now.tables {
 		for typeURL, t := range now {
-			if old := before[half][typeURL]; old != t {
-				for name := range differences(old, t) {
+			if old := before[half][typeURL]; old != t && v.types[typeURL] != nil {
+				for _, name := range t.since(old) {
 					any = v.touch(typeURL, name) || any
 				}
 			}
@@ -111,6 +117,7 @@ func (v *view) install(gen *generation, request *push.Request, who *proxy.Proxy)
 		any = v.touchSecrets(request) || any
 	}
 	v.wakeIf(any, request)
+	return true
 }
 
 // endpoints records that endpoints of services changed, and nothing else.
@@ -201,33 +208,12 @@ func (v *view) wakeIf(any bool, request *push.Request) {
 	if !any {
 		return
 	}
-	if request != nil && v.pending.IsZero() {
+	if request != nil && v.pending.IsZero() && !v.closed {
 		v.pending = request.Start
+		v.server.behindNow.Add(1)
 	}
 	v.pendingRevision = v.revision
 	wake.Signal(v.changed)
-}
-
-// differences yields the names of which two tables have different resources, or only one has any.
-// Either may be nil.
-func differences(old, now *table) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for name, r := range now.Set {
-			if old == nil || old.Set[name] != r {
-				if !yield(name) {
-					return
-				}
-			}
-		}
-		if old == nil {
-			return
-		}
-		for name := range old.Set {
-			if now.Set[name] == nil && !yield(name) {
-				return
-			}
-		}
-	}
 }
 
 // Changed, Begin and the others below are those of downstream.View.
@@ -371,13 +357,15 @@ func (v *view) Progress(p session.Progress) {
 		}
 	}
 	v.server.cfg.Metrics.converged(time.Since(v.pending))
-	v.pending = time.Time{}
+	v.caughtUp()
 }
 
-func (v *view) isBehind() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return !v.pending.IsZero()
+// caughtUp records that the proxy is not behind any more; the caller holds the lock.
+func (v *view) caughtUp() {
+	if !v.pending.IsZero() {
+		v.pending = time.Time{}
+		v.server.behindNow.Add(-1)
+	}
 }
 
 func (v *view) Close(downstream.End) { v.server.detach(v) }
@@ -394,7 +382,7 @@ func (s state) Lookup(typeURL, name string) xds.Item {
 	var r *xds.Resource
 	switch typeURL {
 	case xds.EndpointType:
-		r = s.gen.assignment(s.proxy, name)
+		r = s.gen.assignment(s.proxy, s.clusters, name)
 	case xds.SecretType:
 		// A Secret that the proxy does not get is unknown, and not absent: a proxy that has it keeps it.
 		return xds.Item{Current: s.secret(name), Status: xds.Acked}

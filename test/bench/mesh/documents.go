@@ -55,12 +55,23 @@ func (d *documents) put(name, text string) error {
 func serviceFile(i int) string { return fmt.Sprintf("service-%05d.yaml", i) }
 func host(i int) string        { return fmt.Sprintf("service-%05d.mesh.internal", i) }
 
+// endpoint is the address of an endpoint of a service.
+func endpoint(i, e int) string { return fmt.Sprintf("10.%d.%d.%d", 1+e, i/250%250, i%250+1) }
+
+// namespaceOf returns the namespace of a service: that of its workload, if sidecars are workloads.
+func (o options) namespaceOf(i int) string {
+	if o.workloads {
+		return fmt.Sprintf("ns%d", i%o.namespaces)
+	}
+	return "services"
+}
+
 // service is a service with an HTTP port that all share, and a TCP port at its own address.
 func (d *documents) service(i, endpoints int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
-metadata: {name: service-%05d, namespace: services}
+metadata: {name: service-%05d, namespace: %s}
 spec:
   hosts: [%s]
   addresses: [10.%d.%d.%d]
@@ -68,9 +79,9 @@ spec:
   resolution: STATIC
   ports: [{number: 80, name: http, protocol: HTTP}, {number: 9000, name: tcp, protocol: TCP}]
   endpoints:
-`, i, host(i), 100+i/62500, i/250%250, i%250+1)
+`, i, d.namespaceOf(i), host(i), 100+i/62500, i/250%250, i%250+1)
 	for e := range endpoints {
-		fmt.Fprintf(&b, "  - {address: 10.%d.%d.%d}\n", 1+e, i/250%250, i%250+1)
+		fmt.Fprintf(&b, "  - {address: %s}\n", endpoint(i, e))
 	}
 	return b.String()
 }

@@ -140,8 +140,12 @@ func (s *simulated) node() *corev3.Node {
 	if err != nil {
 		panic(err)
 	}
+	address := fmt.Sprintf("10.200.%d.%d", s.number/250, s.number%250+1)
+	if s.fleet.options.workloads {
+		address = endpoint(s.number, 0)
+	}
 	return &corev3.Node{
-		Id:       fmt.Sprintf("sidecar~10.200.%d.%d~pod-%d.%s~%s.svc.cluster.local", s.number/250, s.number%250+1, s.number, namespace, namespace),
+		Id:       fmt.Sprintf("sidecar~%s~pod-%d.%s~%s.svc.cluster.local", address, s.number, namespace, namespace),
 		Metadata: meta,
 	}
 }

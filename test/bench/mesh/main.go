@@ -48,6 +48,7 @@ type options struct {
 	scoped                         int // the services in the scope of each namespace; 0: all
 	sotw                           bool
 	vhds                           bool // the sidecars get virtual hosts one by one
+	workloads                      bool // each sidecar is a workload of a service of its own
 	command                        []string
 }
 
@@ -59,6 +60,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.IntVar(&o.namespaces, "namespaces", 1, "number of namespaces that the sidecars are in")
 	flags.IntVar(&o.scoped, "scoped", 0, "number of services that the Sidecar of each namespace imports; 0: no Sidecar")
 	flags.BoolVar(&o.vhds, "vhds", false, "the sidecars get virtual hosts one by one (holdfast-mesh only, with -form delta)")
+	flags.BoolVar(&o.workloads, "workloads", false, "each sidecar is a workload of a service of its own")
 	form := flags.String("form", "delta", "delta or sotw")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -67,6 +69,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return errors.New("no command of a control plane behind --")
 	}
 	o.sotw = *form == "sotw"
+	if o.workloads && o.sidecars > o.services {
+		return errors.New("-workloads: there must be a service for each sidecar")
+	}
 	dir, err := os.MkdirTemp("", "mesh-bench-")
 	if err != nil {
 		return err

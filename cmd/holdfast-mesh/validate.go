@@ -116,7 +116,7 @@ func keptOwners(kept, counted []config.Contest) (out []config.Problem) {
 	for _, c := range kept {
 		owner, other := c.Owner.Meta.Key, c.Other.Meta.Key
 		if store[contest{c.What, other, owner}] {
-			out = append(out, config.Problem{File: c.Owner.Origin, Key: owner, Severity: config.SeverityWarning, Message: fmt.Sprintf(
+			out = append(out, config.Problem{Code: config.OwnerByTimestamp, File: c.Owner.Origin, Key: owner, Severity: config.SeverityWarning, Message: fmt.Sprintf(
 				"it has %s because its creationTimestamp is %s, though etcd has had %s (%s) for longer. Servers keep it so; if it is deleted and applied again, that one has it",
 				c.What, c.Owner.Created.UTC().Format(time.RFC3339), other, c.Other.Origin)})
 		}

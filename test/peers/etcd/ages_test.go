@@ -67,7 +67,7 @@ func TestTheAgeOfADocumentIsTheStores(t *testing.T) {
 		b.Node.Metadata.Fields["NAMESPACE"] = structpb.NewStringValue("client")
 	})
 	if before != "" {
-		if out := does(meshBinary(t), "validate", "--etcd", f.url()); !strings.Contains(out, "ServiceEntry early/web: warning: it has the host \""+served+"\" because its creationTimestamp is 2026-01-01") || !strings.Contains(out, "late/web") {
+		if out := does(meshBinary(t), "validate", "--etcd", f.url()); !strings.Contains(out, "ServiceEntry early/web: warning: it has the host \""+served+"\" because its creationTimestamp is 2026-01-01") || !strings.Contains(out, "late/web") || !strings.Contains(out, "[HM0013]") {
 			t.Errorf("before the upgrade: %s", out)
 		}
 	}

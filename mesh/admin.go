@@ -180,7 +180,8 @@ func (e *Environment) diff(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	resp := DiffResponse{Proxies: proxies, Problems: []string{}, Invalid: config.Invalid(problems)}
-	for _, p := range problems {
+	shown, _ := config.Unsuppressed(problems)
+	for _, p := range shown {
 		resp.Problems = append(resp.Problems, p.String())
 	}
 	respond(w, resp)

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"fmt"
+	glob "path"
 	"slices"
 	"strings"
 )
@@ -88,4 +90,50 @@ func Unsuppressed(problems []Problem) (shown []Problem, suppressed int) {
 		}
 	}
 	return shown, suppressed
+}
+
+// Suppression suppresses warnings from outside of their documents.
+type Suppression struct {
+	code                  Code   // "" for all
+	kind, namespace, name string // patterns of path.Match, in lower case; all "*" for all documents
+	ofAny                 bool
+}
+
+// ParseSuppression reads CODE, CODE=KIND/NAMESPACE/NAME or, for a kind without namespaces, CODE=KIND/NAME. CODE may be "*", and the others
+// may have "*" and "?".
+func ParseSuppression(text string) (s Suppression, err error) {
+	code, of, limited := strings.Cut(text, "=")
+	if s.code = Code(strings.ToUpper(code)); s.code == "*" {
+		s.code = ""
+	} else if s.code == InvalidDocument || CodeOf(s.code) == nil {
+		return s, fmt.Errorf("%q: %.50q is no code of a warning", text, code)
+	}
+	if !limited {
+		s.ofAny = true
+		return s, nil
+	}
+	switch parts := strings.Split(strings.ToLower(of), "/"); len(parts) {
+	case 3:
+		s.kind, s.namespace, s.name = parts[0], parts[1], parts[2]
+	case 2:
+		s.kind, s.name = parts[0], parts[1]
+	default:
+		return s, fmt.Errorf("%q: want CODE, CODE=KIND/NAMESPACE/NAME or CODE=KIND/NAME", text)
+	}
+	for _, pattern := range []string{s.kind, s.namespace, s.name} {
+		if _, err := glob.Match(pattern, ""); err != nil {
+			return s, fmt.Errorf("%q: %q is no pattern", text, pattern)
+		}
+	}
+	return s, nil
+}
+
+// Has reports whether a problem is suppressed. An error never is.
+func (s Suppression) Has(p Problem) bool {
+	matches := func(pattern, text string) bool {
+		ok, _ := glob.Match(pattern, strings.ToLower(text)) // it is a pattern
+		return ok
+	}
+	return p.Severity == SeverityWarning && (s.code == "" || s.code == p.Code) &&
+		(s.ofAny || (matches(s.kind, p.Key.Kind.Label()) || matches(s.kind, p.Key.Kind.Short())) && matches(s.namespace, p.Key.Namespace) && matches(s.name, p.Key.Name))
 }

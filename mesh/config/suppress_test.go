@@ -56,3 +56,26 @@ func TestWarningsOfDocumentsBesideEachOtherAreSuppressed(t *testing.T) {
 		t.Errorf("%+v", problems)
 	}
 }
+
+func TestSuppression_IsOfACodeAndOfDocuments(t *testing.T) {
+	problem := Problem{Code: UnknownHost, Key: Key{VirtualService, "shop", "web-1"}, Severity: SeverityWarning}
+	for text, want := range map[string]bool{
+		"HM0201": true, "hm0201": true, "*": true, "HM0202": false,
+		"HM0201=VirtualService/shop/web-1": true, "HM0201=virtualservice/shop/*": true, "*=*/shop/web-?": true,
+		"HM0201=DestinationRule/shop/web-1": false, "HM0201=VirtualService/other/*": false, "HM0201=VirtualService/web-1": false,
+	} {
+		s, err := ParseSuppression(text)
+		if err != nil || s.Has(problem) != want {
+			t.Errorf("%s: %t, %v", text, s.Has(problem), err)
+		}
+	}
+	all, _ := ParseSuppression("*")
+	if all.Has(Problem{Key: problem.Key}) {
+		t.Error("an error is suppressed")
+	}
+	for _, text := range []string{"", "HM9999", "HM0001", "x=y", "HM0201=shop", "HM0201=a/b/c/d", "HM0201=a/[/c"} {
+		if _, err := ParseSuppression(text); err == nil {
+			t.Errorf("%q is taken", text)
+		}
+	}
+}

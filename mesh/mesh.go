@@ -127,6 +127,7 @@ func (c Config) identifies() bool { return c.CA != "" || len(c.Authn.Issuers) > 
 // Environment is a control plane. Create one with New.
 type Environment struct {
 	cfg       Config
+	started   time.Time
 	tls       *tls.Config // nil for none
 	authn     *authn.Authenticator
 	ca        *ca.Server   // nil for none
@@ -174,7 +175,7 @@ func New(cfg Config) (*Environment, error) {
 	if err := checkAddresses(cfg); err != nil {
 		return nil, err
 	}
-	e := &Environment{cfg: cfg, metrics: prometheus.NewRegistry()}
+	e := &Environment{cfg: cfg, started: time.Now(), metrics: prometheus.NewRegistry()}
 	if cfg.Output != nil {
 		e.metrics.MustRegister(cfg.Output)
 	}
@@ -287,7 +288,7 @@ func (e *Environment) assemble() {
 			e.cfg.Log.Warn("part of a document is not used", "name", c.Key.String(), "err", err)
 		},
 	}
-	e.warnings = newWarnings(e.config, e.cfg.Domain, e.metrics, e.cfg.Log)
+	e.warnings = newWarnings(e.config, e.config.Problems, e.cfg.Domain, e.metrics, e.cfg.Log)
 	e.registrar = register.New(e.config, e.cfg.Log)
 	e.registrar.Limit(e.cfg.Registration)
 	if e.replica != nil {

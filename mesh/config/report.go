@@ -31,6 +31,15 @@ func (p Problem) Report() Report {
 	}
 }
 
+// String returns the text of the problem, as Problem.String.
+func (r Report) String() string {
+	p := Problem{File: r.File, Line: r.Line, Key: Key{Kind(r.Kind), r.Namespace, r.Name}, Field: r.Field, Message: r.Message, Suppressed: r.Suppressed}
+	if r.Severity == SeverityWarning.String() {
+		p.Code, p.Severity = r.Code, SeverityWarning
+	}
+	return p.String()
+}
+
 // Reports returns problems for programs; never nil.
 func Reports(problems []Problem) []Report {
 	out := make([]Report, 0, len(problems))

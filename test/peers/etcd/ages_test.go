@@ -117,7 +117,7 @@ func TestTheAgeOfADocumentIsTheStores(t *testing.T) {
 	does(meshBinary(t), "migrate", "--etcd", f.url(), "--to", dir)
 	other := newStore(t)
 	does(meshBinary(t), "migrate", "--etcd", other.url(), "--from", dir)
-	copied, problems := dirsource.Documents(dir)
+	copied, problems := dirsource.Input{Paths: []string{dir}}.Documents()
 	second := follow(other.Rig, other.open(etcd.Options{}), "")
 	second.synced()
 	for name, reader := range map[string]func(namespace string) *config.Config{

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -24,12 +25,26 @@ const maxProblems = 500
 // Status is what GET /status returns: who is connected, and what is wrong in the configuration.
 type Status struct {
 	Version string `json:"version"`
-	Ready   bool   `json:"ready"`
+	// Started is when the process began.
+	Started time.Time `json:"started"`
+	Ready   bool      `json:"ready"`
+	// NotReady says why proxies are not served; "" if they are.
+	NotReady string      `json:"not_ready,omitempty"`
+	Store    StoreStatus `json:"store"`
+	// Documents are the numbers of documents in use, by kind.
+	Documents map[string]int `json:"documents"`
+	// Pushes is how many responses were sent to proxies since Started.
+	Pushes int64 `json:"pushes"`
 	// MaxProxies is how many proxies may be connected, 0 for any number; Full is set while a further one is refused.
 	MaxProxies int                  `json:"max_proxies,omitempty"`
 	Full       bool                 `json:"full,omitempty"`
 	Proxies    []server.ProxyStatus `json:"proxies"`
-	Problems   []string             `json:"problems"`
+	// Problems are errors of documents, and what is wrong with the server or its store.
+	Problems []string `json:"problems"`
+	// Warnings are at most 500 of WarningCount; Suppressed is how many more documents suppress.
+	Warnings     []config.Report `json:"warnings"`
+	WarningCount int             `json:"warning_count"`
+	Suppressed   int             `json:"suppressed_warnings"`
 }
 
 // Document is a document as GET /documents returns it.
@@ -43,6 +58,8 @@ type Document struct {
 	Spec       json.RawMessage   `json:"spec"`
 	// Status is that of a document of the Gateway API, of a ServiceEntry and of a WorkloadEntry.
 	Status json.RawMessage `json:"status,omitempty"`
+	// Problems are errors of what was written last, which is not in use, and warnings.
+	Problems []config.Report `json:"problems,omitempty"`
 }
 
 // explain answers GET /explain?proxy=&host=&port=&path=&method=&header=NAME:VALUE&claims=JSON, with
@@ -119,7 +136,8 @@ func (e *Environment) diff(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	resp := DiffResponse{Proxies: proxies, Problems: []string{}, Invalid: config.Invalid(problems)}
-	for _, p := range problems {
+	shown, _ := config.Unsuppressed(problems)
+	for _, p := range shown {
 		resp.Problems = append(resp.Problems, p.String())
 	}
 	respond(w, resp)
@@ -165,20 +183,18 @@ func (e *Environment) ready() error {
 
 // Status returns who is connected, and what is wrong in the configuration.
 func (e *Environment) Status() Status {
-	s := Status{Version: e.cfg.Version, Ready: e.ready() == nil, MaxProxies: e.cfg.MaxProxies, Full: e.server.Full(), Proxies: e.server.Proxies(), Problems: []string{}}
+	why := e.ready()
+	s := Status{
+		Version: e.cfg.Version, Started: e.started, Ready: why == nil, Store: e.storeStatus(), Documents: e.documentCounts(), Pushes: e.pushes(),
+		MaxProxies: e.cfg.MaxProxies, Full: e.server.Full(), Proxies: e.server.Proxies(), Problems: []string{}, Warnings: []config.Report{},
+	}
+	if why != nil {
+		s.NotReady = why.Error()
+	}
 	if why, _ := e.behind(); why != "" {
 		s.Problems = append(s.Problems, "this replica is behind the others, and serves nobody: "+why)
 	}
-	problems := e.config.Problems()
-	if s.Ready {
-		problems = append(problems, e.warnings.current().Problems...)
-	}
-	for _, p := range problems[:min(len(problems), maxProblems)] {
-		s.Problems = append(s.Problems, p.String())
-	}
-	if more := len(problems) - maxProblems; more > 0 {
-		s.Problems = append(s.Problems, fmt.Sprintf("%d more problems", more))
-	}
+	s.addProblems(e.problems(s.Ready))
 	return s
 }
 
@@ -187,6 +203,11 @@ func (e *Environment) Status() Status {
 func (e *Environment) Documents(kind, namespace, name string) []Document {
 	out := []Document{}
 	var status apiStatus
+	problems := make(map[config.Key][]config.Report)
+	shown, _ := config.Unsuppressed(e.problems(e.ready() == nil))
+	for _, p := range shown {
+		problems[p.Key] = append(problems[p.Key], p.Report())
+	}
 	for _, schema := range config.Schemas {
 		if kind != "" && schema.Kind.Short() != kind && schema.Plural != kind {
 			continue
@@ -198,6 +219,7 @@ func (e *Environment) Documents(kind, namespace, name string) []Document {
 		for _, c := range all {
 			if name == "" || c.Name == name {
 				d := document(c)
+				d.Problems = problems[c.Meta.Key]
 				if schema.Group == gatewayv1.GroupName {
 					if status == nil {
 						status = e.apiStatus()

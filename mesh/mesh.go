@@ -136,6 +136,7 @@ func (c Config) identifies() bool { return c.CA != "" || len(c.Authn.Issuers) > 
 // Environment is a control plane. Create one with New.
 type Environment struct {
 	cfg       Config
+	started   time.Time
 	tls       *tls.Config // nil for none
 	authn     *authn.Authenticator
 	ca        *ca.Server   // nil for none
@@ -184,7 +185,7 @@ func New(cfg Config) (*Environment, error) {
 	if err := errors.Join(checkAddresses(cfg), cfg.checkDoors()); err != nil {
 		return nil, err
 	}
-	e := &Environment{cfg: cfg, metrics: prometheus.NewRegistry()}
+	e := &Environment{cfg: cfg, started: time.Now(), metrics: prometheus.NewRegistry()}
 	if cfg.Output != nil {
 		e.metrics.MustRegister(cfg.Output)
 	}
@@ -300,7 +301,7 @@ func (e *Environment) assemble() {
 			e.cfg.Log.Warn("part of a document is not used", "name", c.Key.String(), "err", err)
 		},
 	}
-	e.warnings = newWarnings(e.config, e.cfg.Domain, e.metrics, e.cfg.Log)
+	e.warnings = newWarnings(e.config, e.config.Problems, e.cfg.Domain, e.metrics, e.cfg.Log)
 	e.registrar = register.New(e.config, e.cfg.Log)
 	e.registrar.Limit(e.cfg.Registration)
 	if e.replica != nil {

@@ -26,9 +26,11 @@ const maxLogged = 50
 // two documents ask for (package analysis).
 type warnings struct {
 	reader config.Reader
+	own    func() []config.Problem // those of documents by themselves, and errors
 	domain string
 	log    *slog.Logger
-	count  prometheus.Gauge
+	// warned and failed describe the metrics of Collect.
+	warned, failed *prometheus.Desc
 
 	stale  atomic.Bool // documents have changed
 	logged []config.Problem
@@ -36,14 +38,17 @@ type warnings struct {
 	// mu is held while documents are looked at, which may take long: no handler of their changes waits for it.
 	mu    sync.Mutex
 	found analysis.Result
+	last  atomic.Pointer[[]config.Problem] // of found
 }
 
-// newWarnings returns the warnings of documents, which must not have been read yet.
-func newWarnings(cache config.Cache, domain string, registry prometheus.Registerer, log *slog.Logger) *warnings {
-	w := &warnings{reader: cache, domain: domain, log: log, count: prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "holdfast_mesh_document_warnings", Help: "Warnings about documents beside each other: references to what does not exist, and what two of them ask for.",
-	})}
-	registry.MustRegister(w.count)
+// newWarnings returns the warnings of documents, which must not have been read yet. own returns the problems of documents by themselves.
+func newWarnings(cache config.Cache, own func() []config.Problem, domain string, registry prometheus.Registerer, log *slog.Logger) *warnings {
+	w := &warnings{
+		reader: cache, own: own, domain: domain, log: log,
+		warned: prometheus.NewDesc("holdfast_mesh_document_warnings", "Warnings about documents that are not suppressed, by code.", []string{"code"}, nil),
+		failed: prometheus.NewDesc("holdfast_mesh_document_errors", "Errors of documents: their last valid content, if they had any, stays in use.", nil, nil),
+	}
+	registry.MustRegister(w)
 	w.stale.Store(true)
 	for _, schema := range config.Schemas {
 		if schema.Kind == config.EndpointSlice {
@@ -61,15 +66,42 @@ func (w *warnings) current() analysis.Result {
 	if w.stale.Swap(false) {
 		w.found = analysis.Of(w.reader, w.domain)
 		config.SortProblems(w.found.Problems)
-		w.count.Set(float64(len(w.found.Problems)))
+		w.last.Store(&w.found.Problems)
 	}
 	return w.found
+}
+
+// Describe and Collect make it a prometheus.Collector. Warnings of documents beside each other are those of the last look: a scrape does
+// not wait for one.
+func (w *warnings) Describe(descs chan<- *prometheus.Desc) {
+	descs <- w.warned
+	descs <- w.failed
+}
+
+func (w *warnings) Collect(metrics chan<- prometheus.Metric) {
+	problems := w.own()
+	if last := w.last.Load(); last != nil {
+		problems = slices.Concat(problems, *last)
+	}
+	shown, _ := config.Unsuppressed(problems)
+	errs, byCode := 0, make(map[config.Code]int)
+	for _, p := range shown {
+		if p.Severity == config.SeverityError {
+			errs++
+		} else {
+			byCode[p.Code]++
+		}
+	}
+	metrics <- prometheus.MustNewConstMetric(w.failed, prometheus.GaugeValue, float64(errs))
+	for code, n := range byCode {
+		metrics <- prometheus.MustNewConstMetric(w.warned, prometheus.GaugeValue, float64(n), string(code))
+	}
 }
 
 // Run logs warnings that are new, and counts them, until ctx ends.
 func (w *warnings) Run(ctx context.Context) {
 	for {
-		problems := w.current().Problems
+		problems, _ := config.Unsuppressed(w.current().Problems)
 		before := make(map[config.Problem]bool, len(w.logged))
 		for _, p := range w.logged {
 			before[p] = true
@@ -91,8 +123,7 @@ func (w *warnings) about(host string) (out []string) {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	contests := w.current().Contests
 	for i := range contests {
-		if contests[i].Host == host {
-			p := contests[i].Problem()
+		if p := contests[i].Problem(); contests[i].Host == host {
 			out = append(out, p.Key.String()+" ("+contests[i].Other.Origin+") asks for the same: "+p.Message)
 		}
 	}

@@ -35,7 +35,8 @@ func TestWarnings_AreThoseOfTheDocumentsThatThereAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		store := config.NewMemory()
-		w := newWarnings(store, config.DefaultDomain, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
+		own := []config.Problem{{Message: "an error"}, {Code: config.NoEffect, Severity: config.SeverityWarning}, {Code: config.LargeBody, Severity: config.SeverityWarning, Suppressed: true}}
+		w := newWarnings(store, func() []config.Problem { return own }, config.DefaultDomain, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{}, 2)
 		go func() {
@@ -62,8 +63,18 @@ func TestWarnings_AreThoseOfTheDocumentsThatThereAre(t *testing.T) {
 		}
 		time.Sleep(3 * warnEvery)
 		synctest.Wait()
-		if n := strings.Count(log.String(), "document used with a warning"); n != 1 || testutil.ToFloat64(w.count) != 1 {
-			t.Errorf("%d lines, and the metric says %v:\n%s", n, testutil.ToFloat64(w.count), log.String())
+		if n := strings.Count(log.String(), "document used with a warning"); n != 1 || !strings.Contains(log.String(), " code=HM0402 ") {
+			t.Errorf("%d lines:\n%s", n, log.String())
+		}
+		if err := testutil.CollectAndCompare(w, strings.NewReader(`# HELP holdfast_mesh_document_errors Errors of documents: their last valid content, if they had any, stays in use.
+# TYPE holdfast_mesh_document_errors gauge
+holdfast_mesh_document_errors 1
+# HELP holdfast_mesh_document_warnings Warnings about documents that are not suppressed, by code.
+# TYPE holdfast_mesh_document_warnings gauge
+holdfast_mesh_document_warnings{code="HM0102"} 1
+holdfast_mesh_document_warnings{code="HM0402"} 1
+`)); err != nil {
+			t.Error(err)
 		}
 
 		w.mu.Lock() // while documents are looked at

@@ -25,6 +25,7 @@ import (
 type store struct {
 	options etcd.Options
 	stdin   io.Reader
+	warned  int // how many warnings read has printed
 }
 
 // open opens the store. Its Close must be called.
@@ -45,47 +46,42 @@ func (s *store) flags(c *cobra.Command) {
 // read reads documents from files and directories, and from standard input for "-", and prints what is wrong in them. Errors
 // are cli.ErrReported.
 func (s *store) read(paths []string, out io.Writer) ([]*config.Config, error) {
-	files := slices.DeleteFunc(slices.Clone(paths), func(path string) bool { return path == "-" })
-	documents, problems := dir.Documents(files...)
-	if len(files) < len(paths) {
-		text, err := io.ReadAll(io.LimitReader(s.stdin, userfile.Max+1))
-		if err == nil && len(text) > userfile.Max {
-			err = fmt.Errorf("more than %d bytes", userfile.Max)
-		}
-		if err != nil {
-			return nil, cli.Failed(fmt.Errorf("standard input: %w", err))
-		}
-		read, broken := config.Read("standard input", text)
-		if broken != nil {
-			problems = append(problems, *broken)
-		}
-		there := make(map[config.Key]string)
-		for _, doc := range documents {
-			there[doc.Meta.Key] = doc.Origin
-		}
-		for _, d := range read {
-			problems = append(problems, d.Problems...)
-			if d.Config == nil {
-				continue
-			}
-			if origin, twice := there[d.Key]; twice {
-				problems = append(problems, config.Problem{File: "standard input", Line: d.Line(""), Key: d.Key, Message: "it is in " + origin + ", too: leave one out"})
-			}
-			there[d.Key] = d.Config.Origin
-			documents = append(documents, d.Config)
-		}
+	in, err := input(paths, s.stdin)
+	if err != nil {
+		return nil, err
 	}
+	documents, problems := in.Documents()
 	if err := printProblems(out, problems); err != nil {
 		return nil, err
 	}
+	shown, _ := config.Unsuppressed(problems)
+	s.warned = len(shown)
 	if config.Invalid(problems) {
 		return nil, cli.ErrReported
 	}
 	return documents, nil
 }
 
+// input returns what paths are read from: files, directories, and stdin for "-".
+func input(paths []string, stdin io.Reader) (in dir.Input, err error) {
+	in.Paths = slices.DeleteFunc(slices.Clone(paths), func(path string) bool { return path == "-" })
+	if len(in.Paths) == len(paths) {
+		return in, nil
+	}
+	in.Stdin, err = io.ReadAll(io.LimitReader(stdin, userfile.Max+1))
+	if err == nil && len(in.Stdin) > userfile.Max {
+		err = fmt.Errorf("more than %d bytes", userfile.Max)
+	}
+	if err != nil {
+		return in, cli.Failed(fmt.Errorf("%s: %w", dir.StandardInput, err))
+	}
+	return in, nil
+}
+
+// printProblems prints problems, without those that are suppressed.
 func printProblems(out io.Writer, problems []config.Problem) error {
-	for _, p := range problems {
+	shown, _ := config.Unsuppressed(problems)
+	for _, p := range shown {
 		if _, err := fmt.Fprintln(out, p); err != nil {
 			return cli.Failed(err)
 		}
@@ -93,8 +89,8 @@ func printProblems(out io.Writer, problems []config.Problem) error {
 	return nil
 }
 
-// warn prints warnings about references of documents, as they will be beside those that are stored.
-func warn(out io.Writer, stored []etcd.Stored, documents []*config.Config) {
+// warn prints warnings about references of documents, as they will be beside those that are stored, and returns how many there are.
+func warn(out io.Writer, stored []etcd.Stored, documents []*config.Config) (warned int) {
 	index := &config.Index{}
 	for _, s := range stored {
 		if s.Config != nil {
@@ -107,10 +103,12 @@ func warn(out io.Writer, stored []etcd.Stored, documents []*config.Config) {
 		applied[doc.Meta.Key] = true
 	}
 	for _, p := range analysis.Of(index, config.DefaultDomain).Problems {
-		if applied[p.Key] {
+		if applied[p.Key] && !p.Suppressed {
 			_, _ = fmt.Fprintln(out, p)
+			warned++
 		}
 	}
+	return warned
 }
 
 // plan compares documents with the store.
@@ -156,7 +154,8 @@ func inNamespace(documents []*config.Config, namespace string) error {
 
 const applyLong = `Write documents to etcd. All of them are checked first, with each other and with what is stored; if one has an
 error, nothing is written. A document that says what is stored already is left alone. One that somebody else
-changes in the meantime is not overwritten: the error says who did, and when.
+changes in the meantime is not overwritten: the error says who did, and when. Warnings are printed, with their codes
+(docs/mesh-warnings.md); with --strict, nothing is written because of them.
 
 With --prune, what is stored and is in none of the files is deleted: of one namespace with --namespace, else
 all. More than half of what is stored is not deleted without --max-prune-percent. Workloads that have registered
@@ -168,7 +167,7 @@ func newApply(stdout io.Writer) *cobra.Command {
 	s := &store{}
 	var files []string
 	var namespace string
-	var prune, dryRun bool
+	var prune, dryRun, strict bool
 	var percent int
 	c := &cobra.Command{
 		Use: "apply -f FILE|DIR|-…", Short: "write documents to etcd", Long: applyLong, Args: cobra.NoArgs,
@@ -200,7 +199,9 @@ func newApply(stdout io.Writer) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			warn(cmd.ErrOrStderr(), stored, documents)
+			if warned := s.warned + warn(cmd.ErrOrStderr(), stored, documents); strict && warned > 0 {
+				return cli.Failed(fmt.Errorf("--strict: nothing is written, because of %d warnings", warned))
+			}
 			stored = withoutRegistrations(stored, documents)
 			var problems []config.Problem
 			for _, doc := range documents {
@@ -223,6 +224,7 @@ func newApply(stdout io.Writer) *cobra.Command {
 	c.Flags().StringVarP(&namespace, "namespace", "n", "", "`NAMESPACE` of all the documents; empty: any")
 	c.Flags().BoolVar(&prune, "prune", false, "delete what is stored and is in none of the files")
 	c.Flags().IntVar(&percent, "max-prune-percent", 50, "`PERCENT` of the stored documents that --prune may delete; 100: all")
+	c.Flags().BoolVar(&strict, "strict", false, "write nothing if there is a warning about one of the documents")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would happen, and change nothing")
 	return c
 }

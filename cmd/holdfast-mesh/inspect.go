@@ -163,8 +163,9 @@ func newGet(stdout io.Writer) *cobra.Command {
 	c := &cobra.Command{
 		Use: "get [KIND [NAME]]", Short: "show the documents that are served, or those in etcd", Args: cobra.MaximumNArgs(2),
 		Long: `Show the documents that a running server uses: of a document that is not valid any more, its last
-valid content. KIND is the name of a kind, or its plural, in any case; NAME may have a namespace before
-it, with a slash.
+valid content. What is wrong with them follows: errors of what was written last, and warnings with their
+codes. KIND is the name of a kind, or its plural, in any case; NAME may have a namespace before it, with a
+slash.
 
 With --etcd, show those in etcd: with their revisions and who has written them, or with -o yaml as apply takes
 them, without Secrets.`,
@@ -198,6 +199,13 @@ them, without Secrets.`,
 				_, _ = fmt.Fprintln(w, "KIND\tNAMESPACE\tNAME\tORIGIN")
 				for _, d := range docs {
 					_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", kindOf(d), d.Namespace, d.Name, d.Origin)
+				}
+				separator := "\n"
+				for _, d := range docs {
+					for _, p := range d.Problems {
+						_, _ = fmt.Fprintf(w, "%s%s\n", separator, p)
+						separator = ""
+					}
 				}
 			})
 		},

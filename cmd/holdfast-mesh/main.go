@@ -38,6 +38,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`
 
 func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	return cli.Root("holdfast-mesh", "a control plane with Istio's API", rootLong, version, stdout, stderr,
-		newServe(stderr), newValidate(stdout), newProxies(stdout), newReplicas(stdout), newGet(stdout), newExplain(stdout), newDiff(stdout),
+		newServe(stderr), newValidate(stdout), newStatus(stdout), newProxies(stdout), newReplicas(stdout), newGet(stdout), newExplain(stdout), newDiff(stdout),
 		newApply(stdout), newDelete(stdout), newEdit(stdout), newWatch(stdout), newMigrate(stdout), newReencrypt(stdout))
 }

@@ -228,7 +228,8 @@ func printChange(w io.Writer, ch etcd.Change) error {
 	if _, err := fmt.Fprintf(w, "%s  %s %s%s, revision %d\n", at.UTC().Format(time.RFC3339), ch.Key, verb, by, ch.Revision); err != nil {
 		return err
 	}
-	for _, p := range ch.Problems {
+	shown, _ := config.Unsuppressed(ch.Problems)
+	for _, p := range shown {
 		if _, err := fmt.Fprintf(w, "  %s\n", p); err != nil {
 			return err
 		}

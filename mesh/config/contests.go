@@ -14,6 +14,7 @@ import (
 
 // Contest is what two documents ask for and one has (docs/mesh.md, "Whose is it").
 type Contest struct {
+	Code Code // of its Problem
 	// Owner has it, Other does not.
 	Owner, Other *Config
 	// Host is the host that it concerns, in full; "" for none.
@@ -29,7 +30,7 @@ func (c *Contest) Problem() Problem {
 	if c.Owner.Origin != "" {
 		owner += " (" + c.Owner.Origin + ")"
 	}
-	return Problem{Key: c.Other.Meta.Key, Field: c.at.String(), Severity: SeverityWarning, Message: fmt.Sprintf("%s has %s: %s", owner, c.What, c.Consequence)}
+	return Problem{Code: c.Code, Key: c.Other.Meta.Key, Field: c.at.String(), Severity: SeverityWarning, Message: fmt.Sprintf("%s has %s: %s", owner, c.What, c.Consequence)}
 }
 
 // Contests returns what documents ask for that others of a reader have, by the rules of docs/mesh.md: hosts of services, hosts and requests
@@ -64,8 +65,8 @@ type contests struct {
 	found  []Contest
 }
 
-func (x *contests) add(owner, other *Config, at *path, host, what, consequence string) {
-	x.found = append(x.found, Contest{Host: host, Owner: owner, Other: other, What: what, Consequence: consequence, at: at})
+func (x *contests) add(code Code, owner, other *Config, at *path, host, what, consequence string) {
+	x.found = append(x.found, Contest{Code: code, Host: host, Owner: owner, Other: other, What: what, Consequence: consequence, at: at})
 }
 
 // visibility is to whom a document is exported (ExportedTo).
@@ -128,7 +129,7 @@ func (x *contests) services() {
 			}
 			if svc != nil && svc.Namespace != c.Namespace {
 				if c.visible.beyond(c.Namespace) {
-					x.add(svc, c.Config, c.at, host, fmt.Sprintf("the host %q", host), fmt.Sprintf("a Service of Kubernetes comes first for proxies of other namespaces than %s", c.Namespace))
+					x.add(ContestedService, svc, c.Config, c.at, host, fmt.Sprintf("the host %q", host), fmt.Sprintf("a Service of Kubernetes comes first for proxies of other namespaces than %s", c.Namespace))
 				}
 				continue
 			}
@@ -150,13 +151,13 @@ func (x *contests) contestedHost(older, c claim, host string) bool {
 		if joined || !older.visible.meets(c.visible) {
 			return false
 		}
-		x.add(older.Config, c.Config, c.at, host, what, "it is older, and the two differ in resolution, labels, workloadSelector or exportTo, so that this one adds nothing for those who see both")
+		x.add(ContestedService, older.Config, c.Config, c.at, host, what, "it is older, and the two differ in resolution, labels, workloadSelector or exportTo, so that this one adds nothing for those who see both")
 		return true
 	}
 	if x.owners.Of(host) != "" || !older.visible.meets(c.visible, older.Namespace, c.Namespace) {
 		return false
 	}
-	x.add(older.Config, c.Config, c.at, host, what, fmt.Sprintf("it is older, and comes first for proxies of other namespaces than %s", c.Namespace))
+	x.add(ContestedService, older.Config, c.Config, c.at, host, what, fmt.Sprintf("it is older, and comes first for proxies of other namespaces than %s", c.Namespace))
 	return true
 }
 
@@ -166,17 +167,17 @@ func (x *contests) claimsHost(c claim, host string) {
 		return
 	}
 	if owner := x.owners.Of(host); owner != "" && owner != c.Namespace {
-		x.warn(c.Config, c.at, "the mesh configuration says that %q is the namespace %s's: only proxies of %s have this", host, owner, c.Namespace)
+		x.warn(HostOfAnotherNamespace, c.Config, c.at, "the mesh configuration says that %q is the namespace %s's: only proxies of %s have this", host, owner, c.Namespace)
 		return
 	}
 	suffix := ".svc." + x.domain
 	switch name, within := strings.CutSuffix(host, suffix); {
 	case !within:
 	case name == "*":
-		x.warn(c.Config, c.at, "%q are the Services of all namespaces: with exportTo [\".\"] it is for proxies of %s alone", host, c.Namespace)
+		x.warn(HostOfAnotherNamespace, c.Config, c.at, "%q are the Services of all namespaces: with exportTo [\".\"] it is for proxies of %s alone", host, c.Namespace)
 	default:
 		if _, namespace, ok := strings.Cut(name, "."); ok && namespace != c.Namespace {
-			x.warn(c.Config, c.at, "%q is of the namespace %s: with exportTo [\".\"] this is for proxies of %s alone", host, namespace, c.Namespace)
+			x.warn(HostOfAnotherNamespace, c.Config, c.at, "%q is of the namespace %s: with exportTo [\".\"] this is for proxies of %s alone", host, namespace, c.Namespace)
 		}
 	}
 }
@@ -230,7 +231,7 @@ func (x *contests) sidecarHost(host string, of []claim) {
 		}
 		for _, older := range of[:min(i, maxCompared)] {
 			if older.visible.meets(c.visible) {
-				x.add(older.Config, c.Config, c.at, host, fmt.Sprintf("the host %q", host), "it is older, and sidecars that see both take their requests of HTTP by that one alone; write them into one document, or give them different hosts or exportTo")
+				x.add(ContestedRequests, older.Config, c.Config, c.at, host, fmt.Sprintf("the host %q", host), "it is older, and sidecars that see both take their requests of HTTP by that one alone; write them into one document, or give them different hosts or exportTo")
 				break
 			}
 		}
@@ -244,7 +245,7 @@ func (x *contests) gatewayHost(gateway, host string, of []claim) {
 		return
 	}
 	for _, c := range of[i+1:] {
-		x.add(of[i].Config, c.Config, c.at, host, fmt.Sprintf("the host %q at the gateway %s", host, gateway), "it is older, and takes every request, so that none reaches this one")
+		x.add(ContestedRequests, of[i].Config, c.Config, c.at, host, fmt.Sprintf("the host %q at the gateway %s", host, gateway), "it is older, and takes every request, so that none reaches this one")
 	}
 }
 
@@ -299,7 +300,7 @@ func (x *contests) gatewayServers() {
 				if plain == nil {
 					plain = &servers[i]
 				} else if isHTTP(*plain) != isHTTP(s) && plain.Meta.Key != s.Meta.Key {
-					x.add(plain.Config, s.Config, s.at.field("port"), "", fmt.Sprintf("the port %d", port),
+					x.add(ContestedConnections, plain.Config, s.Config, s.at.field("port"), "", fmt.Sprintf("the port %d", port),
 						fmt.Sprintf("it is older, and says %s, so that this server of %s has no effect", plain.GetPort().GetProtocol(), s.GetPort().GetProtocol()))
 				}
 				continue
@@ -311,7 +312,7 @@ func (x *contests) gatewayServers() {
 				case !has:
 					byHost[host] = s
 				case older.Meta.Key != s.Meta.Key:
-					x.add(older.Config, s.Config, s.at.field("hosts").at(j), host, fmt.Sprintf("TLS connections for %q on the port %d", host, port), "it is older; this server has those of its other hosts")
+					x.add(ContestedConnections, older.Config, s.Config, s.at.field("hosts").at(j), host, fmt.Sprintf("TLS connections for %q on the port %d", host, port), "it is older; this server has those of its other hosts")
 				}
 			}
 		}
@@ -338,7 +339,7 @@ func (x *contests) destinationRules() {
 		cl := claim{c, (&path{name: "spec"}).field("trafficPolicy"), ExportedTo(spec.ExportTo, x.mesh.GetDefaultDestinationRuleExportTo(), c.Namespace)}
 		for _, o := range older[key][:min(len(older[key]), maxCompared)] {
 			if o.visible.meets(cl.visible) {
-				x.add(o.Config, c, cl.at, x.resolve(spec.Host, c.Namespace), fmt.Sprintf("the trafficPolicy of %q", x.resolve(spec.Host, c.Namespace)), "it is older, and counts for those who see both; of this one the subsets are added")
+				x.add(ContestedTrafficPolicy, o.Config, c, cl.at, x.resolve(spec.Host, c.Namespace), fmt.Sprintf("the trafficPolicy of %q", x.resolve(spec.Host, c.Namespace)), "it is older, and counts for those who see both; of this one the subsets are added")
 				break
 			}
 		}

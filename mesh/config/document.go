@@ -72,24 +72,25 @@ type document struct {
 	problems []Problem
 }
 
-func (d *document) add(node *yamlproto.Node, line int, severity Severity, field, message string) {
+// add adds an error, or a warning with a code.
+func (d *document) add(node *yamlproto.Node, line int, code Code, field, message string) {
 	if node != nil && line == 0 {
 		line = node.Line
 	}
-	d.problems = append(d.problems, Problem{File: d.reader.file, Line: line, Key: d.key, Field: field, Severity: severity, Message: message})
+	d.problems = append(d.problems, Problem{Code: code, File: d.reader.file, Line: line, Key: d.key, Field: field, Severity: code.severity(), Message: message})
 }
 
 // addAt adds an error at a node.
 func (d *document) addAt(node *yamlproto.Node, format string, args ...any) {
 	field := strings.TrimPrefix(strings.TrimPrefix(node.Field(), d.prefix), ".")
-	d.add(node, 0, SeverityError, field, fmt.Sprintf(format, args...))
+	d.add(node, 0, "", field, fmt.Sprintf(format, args...))
 }
 
 // findings adds problems of a document whose tree has the given root; offset is added to its lines.
 func (d *document) findings(findings []finding, root *yamlproto.Node, lines func(int) int) {
 	for _, f := range findings {
 		_, line := f.at.locate(root)
-		d.add(nil, lines(line), f.severity, f.at.String(), f.message)
+		d.add(nil, lines(line), f.code, f.at.String(), f.message)
 	}
 }
 
@@ -99,6 +100,13 @@ func sameLine(line int) int { return line }
 func (d *document) end(c *Config) {
 	if Invalid(d.problems) {
 		c = nil
+	}
+	annotations := d.root.Get("metadata").Get("annotations")
+	own, _ := annotations.Get(SuppressAnnotation).Text()
+	istio, _ := annotations.Get(IstioSuppressAnnotation).Text()
+	suppressed, _ := readSuppressions(own, istio)
+	for i := range d.problems {
+		d.problems[i].Suppressed = suppressed.has(d.problems[i].Code)
 	}
 	d.reader.documents = append(d.reader.documents, Document{Key: d.key, Config: c, Problems: d.problems, root: d.root})
 }
@@ -118,7 +126,7 @@ func (r *reader) read(root, top *yamlproto.Node) {
 		if hasKind && kind != "" {
 			missing = "apiVersion"
 		}
-		d.add(root, 0, SeverityError, missing, "it is missing: every document needs an apiVersion and a kind")
+		d.add(root, 0, "", missing, "it is missing: every document needs an apiVersion and a kind")
 		d.end(nil)
 		return
 	}
@@ -133,16 +141,16 @@ func (r *reader) read(root, top *yamlproto.Node) {
 	case schema == nil:
 		d.key = Key{Kind: Kind(groupKind(apiVersion, kind)), Namespace: metadataText(root, "namespace"), Name: metadataText(root, "name")}
 		if problem := unknownKind(apiVersion, kind); problem != "" {
-			d.add(nil, root.LineOf("kind"), SeverityError, "kind", problem)
+			d.add(nil, root.LineOf("kind"), "", "kind", problem)
 		} else {
-			d.add(root, 0, SeverityWarning, "", ignoredMessage(apiVersion, kind))
+			d.add(root, 0, KindIgnored, "", ignoredMessage(apiVersion, kind))
 		}
 		d.key = Key{}
 		d.end(nil)
 	case !knownVersion:
 		d.key.Kind = schema.Kind
 		d.meta(schema)
-		d.add(nil, root.LineOf("apiVersion"), SeverityError, "apiVersion", fmt.Sprintf("%s is not read: write %s", apiVersion, schema.APIVersion()))
+		d.add(nil, root.LineOf("apiVersion"), "", "apiVersion", fmt.Sprintf("%s is not read: write %s", apiVersion, schema.APIVersion()))
 		d.end(nil)
 	default:
 		d.end(d.decode(schema, apiVersion))
@@ -153,12 +161,12 @@ func (r *reader) read(root, top *yamlproto.Node) {
 func (r *reader) list(d *document, root *yamlproto.Node) {
 	for _, key := range root.Keys() {
 		if !slices.Contains([]string{"apiVersion", "kind", "metadata", "items"}, key) {
-			d.add(nil, root.LineOf(key), SeverityError, key, "unknown field of a List")
+			d.add(nil, root.LineOf(key), "", key, "unknown field of a List")
 		}
 	}
 	items := root.Get("items")
 	if items == nil || !items.IsList() && !items.IsNull() {
-		d.add(root, 0, SeverityError, "items", "a List must have a list of items")
+		d.add(root, 0, "", "items", "a List must have a list of items")
 	}
 	if len(d.problems) > 0 {
 		d.end(nil)
@@ -206,7 +214,7 @@ func (d *document) decode(schema *Schema, apiVersion string) *Config {
 func (d *document) istio(c *Config) {
 	for _, key := range d.root.Keys() {
 		if !slices.Contains([]string{"apiVersion", "kind", "metadata", "spec", "status"}, key) {
-			d.add(nil, d.root.LineOf(key), SeverityError, key, "unknown field")
+			d.add(nil, d.root.LineOf(key), "", key, "unknown field")
 		}
 	}
 	if node := d.root.Get("spec"); node != nil && !node.IsNull() {
@@ -247,7 +255,7 @@ func (d *document) meta(schema *Schema) Meta {
 	}
 	m := d.root.Get("metadata")
 	if m == nil || !m.IsMapping() {
-		d.add(d.root, 0, SeverityError, "metadata", "it is missing: a document must have a name")
+		d.add(d.root, 0, "", "metadata", "it is missing: a document must have a name")
 		return meta
 	}
 	meta.Name, _ = m.Get("name").Text()
@@ -274,7 +282,7 @@ func (d *document) meta(schema *Schema) Meta {
 				d.addAt(value, "must be a string")
 			}
 		default:
-			d.add(nil, m.LineOf(key), SeverityError, "metadata."+key, "unknown field")
+			d.add(nil, m.LineOf(key), "", "metadata."+key, "unknown field")
 		}
 	}
 	d.names(meta, m)
@@ -285,14 +293,14 @@ func (d *document) meta(schema *Schema) Meta {
 func (d *document) names(meta Meta, m *yamlproto.Node) {
 	switch {
 	case meta.Name == "" && m.Get("generateName") != nil:
-		d.add(nil, m.LineOf("generateName"), SeverityError, "metadata.name", "it is missing: names are not generated")
+		d.add(nil, m.LineOf("generateName"), "", "metadata.name", "it is missing: names are not generated")
 	case meta.Name == "":
-		d.add(m, 0, SeverityError, "metadata.name", "it is missing")
+		d.add(m, 0, "", "metadata.name", "it is missing")
 	case !isDNSName(meta.Name):
-		d.add(nil, m.LineOf("name"), SeverityError, "metadata.name", "must consist of lower case letters, digits, '-' and '.', at most 253")
+		d.add(nil, m.LineOf("name"), "", "metadata.name", "must consist of lower case letters, digits, '-' and '.', at most 253")
 	}
 	if meta.Namespace != "" && !isDNSLabel(meta.Namespace) {
-		d.add(nil, m.LineOf("namespace"), SeverityError, "metadata.namespace", "must consist of lower case letters, digits and '-', at most 63")
+		d.add(nil, m.LineOf("namespace"), "", "metadata.namespace", "must consist of lower case letters, digits and '-', at most 63")
 	}
 }
 

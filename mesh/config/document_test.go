@@ -197,7 +197,7 @@ func TestProblemsOfDocumentsNameLineAndField(t *testing.T) {
 		{"a field in snake case", head + "spec:\n  hosts: [a]\n  http:\n  - mirror: {host: b}\n    mirror_percentage:\n      value: 101\n    route:\n    - destination: {host: a}\n",
 			[]string{"file.yaml:9: VirtualService default/a: spec.http[0].mirrorPercentage.value: must be a percentage from 0 to 100, and is 101"}},
 		{"a field that is not supported", head + "spec:\n  hosts: [a]\n  tcp:\n  - match:\n    - sourceSubnet: 10.0.0.0/8\n    route:\n    - destination: {host: a}\n",
-			[]string{"file.yaml:8: VirtualService default/a: spec.tcp[0].match[0].sourceSubnet: warning: not supported: reserved: Istio does not implement it"}},
+			[]string{"file.yaml:8: VirtualService default/a: spec.tcp[0].match[0].sourceSubnet: warning: not supported: reserved: Istio does not implement it [HM0101]"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			compare(t, problems(t, "file.yaml", tc.text), tc.want)
@@ -207,13 +207,13 @@ func TestProblemsOfDocumentsNameLineAndField(t *testing.T) {
 
 func TestKindsThatAreNotReadGetAWarning(t *testing.T) {
 	for _, tc := range []struct{ apiVersion, kind, want string }{
-		{"extensions.istio.io/v1alpha1", "WasmPlugin", "ignored: proxies are not extended"},
-		{"ambient.istio.io/v1", "Unheard", "ignored: Istio's kind Unheard is not supported"},
-		{"gateway.networking.k8s.io/v1", "UDPRoute", "ignored: UDP is not proxied"},
-		{"gateway.networking.k8s.io/v1", "Unheard", "ignored: the kind Unheard of the Gateway API is not read"},
-		{"apps/v1", "Deployment", "ignored: this kind has no meaning for the mesh"},
-		{"v1", "PersistentVolume", "ignored: this kind has no meaning for the mesh"},
-		{"example.com/v1", "Service", "ignored: this kind has no meaning for the mesh"},
+		{"extensions.istio.io/v1alpha1", "WasmPlugin", "ignored: proxies are not extended [HM0002]"},
+		{"ambient.istio.io/v1", "Unheard", "ignored: Istio's kind Unheard is not supported [HM0002]"},
+		{"gateway.networking.k8s.io/v1", "UDPRoute", "ignored: UDP is not proxied [HM0002]"},
+		{"gateway.networking.k8s.io/v1", "Unheard", "ignored: the kind Unheard of the Gateway API is not read [HM0002]"},
+		{"apps/v1", "Deployment", "ignored: this kind has no meaning for the mesh [HM0002]"},
+		{"v1", "PersistentVolume", "ignored: this kind has no meaning for the mesh [HM0002]"},
+		{"example.com/v1", "Service", "ignored: this kind has no meaning for the mesh [HM0002]"},
 	} {
 		t.Run(tc.apiVersion+" "+tc.kind, func(t *testing.T) {
 			got := problems(t, "file.yaml", "apiVersion: "+tc.apiVersion+"\nkind: "+tc.kind+"\nmetadata: {name: a, namespace: b}\nspec: {x: y}\n")
@@ -248,9 +248,9 @@ func TestTheMeshConfigurationIsReadFromItsConfigMap(t *testing.T) {
 			[]string{"file.yaml:6: MeshConfig istio-system/istio: proxyHttpPort: must be a port from 1 to 65535, and is 70000"}},
 		{"no YAML", "data:\n  mesh: |\n    a: [\n", []string{"file.yaml:8: MeshConfig istio-system/istio: did not find expected node content"}},
 		{"two documents", "data:\n  mesh: |\n    rootNamespace: a\n    ---\n    b: c\n", []string{"file.yaml:10: MeshConfig istio-system/istio: there must be one document only"}},
-		{"other keys", "data:\n  values: '{}'\n", []string{"file.yaml:7: MeshConfig istio-system/istio: data.values: warning: ignored: only the keys mesh and meshNetworks are read"}},
+		{"other keys", "data:\n  values: '{}'\n", []string{"file.yaml:7: MeshConfig istio-system/istio: data.values: warning: ignored: only the keys mesh and meshNetworks are read [HM0003]"}},
 		{"a field that is not supported", "data:\n  mesh: |\n    ingressService: a\n",
-			[]string{"file.yaml:8: MeshConfig istio-system/istio: ingressService: warning: not supported: the status of an Ingress is not written"}},
+			[]string{"file.yaml:8: MeshConfig istio-system/istio: ingressService: warning: not supported: the status of an Ingress is not written [HM0101]"}},
 		{"no text", "data:\n  mesh: {a: b}\n", []string{"file.yaml:7: MeshConfig istio-system/istio: data.mesh: must be a string that has YAML"}},
 		{"no data", "", nil},
 	} {
@@ -281,11 +281,11 @@ func TestTheNetworksAreReadFromTheConfigMapOfTheMesh(t *testing.T) {
 		{"no address", "      east: {gateways: [{address: a b, port: 1}]}\n", []string{`file.yaml:9: ` + at + `.gateways[0].address: "a b" is neither an IP address nor a host`}},
 		{"no service", "      east: {gateways: [{registryServiceName: 'a b', port: 1}]}\n", []string{`file.yaml:9: ` + at + `.gateways[0].registryServiceName: "a b" is no host: use labels of letters, digits and '-', at most 63 each, with dots between them`}},
 		{"a name", "      east: {gateways: [{address: east.example, port: 1}]}\n", []string{"file.yaml:9: " + at + ".gateways[0].address: warning: only proxies resolve names: " +
-			"the gateway is used for services with the resolution DNS, and not for those whose endpoints have IP addresses"}},
+			"the gateway is used for services with the resolution DNS, and not for those whose endpoints have IP addresses [HM0114]"}},
 		{"nothing", "      east: {gateways: [{port: 1}], endpoints: [{}]}\n", []string{
-			"file.yaml:9: " + at + ".endpoints[0]: warning: it says nothing: write fromCidr or fromRegistry", "file.yaml:9: " + at + ".gateways[0]: warning: it says nothing: write address or registryServiceName"}},
+			"file.yaml:9: " + at + ".endpoints[0]: warning: it says nothing: write fromCidr or fromRegistry [HM0114]", "file.yaml:9: " + at + ".gateways[0]: warning: it says nothing: write address or registryServiceName [HM0114]"}},
 		{"no effect", "      east: {gateways: [{address: 192.0.2.1, port: 1, locality: a}]}\n", []string{
-			"file.yaml:9: " + at + ".gateways[0].locality: warning: not supported: as with istiod, a gateway has the locality of the endpoints that it stands for"}},
+			"file.yaml:9: " + at + ".gateways[0].locality: warning: not supported: as with istiod, a gateway has the locality of the endpoints that it stands for [HM0101]"}},
 		{"an unknown field", "      east: {gateway: []}\n", []string{`file.yaml:9: ` + at + `.gateway: unknown field "gateway"`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) { compare(t, problems(t, "file.yaml", head+tc.text), tc.want) })

@@ -100,7 +100,7 @@ func Warnings(c *Config) []Problem {
 	var problems []Problem
 	for _, f := range unsupported(c) {
 		if f.severity == SeverityWarning {
-			problems = append(problems, Problem{Key: c.Meta.Key, Field: f.at.String(), Severity: f.severity, Message: f.message})
+			problems = append(problems, Problem{Code: f.code, Key: c.Meta.Key, Field: f.at.String(), Severity: f.severity, Message: f.message})
 		}
 	}
 	return problems
@@ -133,7 +133,7 @@ type fieldWalk struct {
 func (w *fieldWalk) enter(at *path, pattern string) bool {
 	f := w.states[pattern]
 	if f.State == Unsupported {
-		w.findings = append(w.findings, finding{at, SeverityWarning, "not supported: " + f.Reason})
+		w.findings = append(w.findings, finding{FieldNotSupported, at, SeverityWarning, "not supported: " + f.Reason})
 	}
 	return f.State != Unsupported && f.State != Ignored
 }
@@ -188,7 +188,7 @@ func (w *fieldWalk) single(at *path, pattern string, f protoreflect.FieldDescrip
 	switch {
 	case f.Enum() != nil:
 		if f.Enum().Values().ByNumber(value.Enum()) == nil {
-			w.findings = append(w.findings, finding{at, SeverityError, strconv.Itoa(int(value.Enum())) + " is no value of this field"})
+			w.findings = append(w.findings, finding{"", at, SeverityError, strconv.Itoa(int(value.Enum())) + " is no value of this field"})
 		}
 	case f.Kind() == protoreflect.StringKind:
 		w.text(at, pattern, value.String())
@@ -211,9 +211,9 @@ var oneLine = map[Kind]bool{
 func (w *fieldWalk) text(at *path, pattern, value string) {
 	switch {
 	case strings.ContainsRune(value, 0):
-		w.findings = append(w.findings, finding{at, SeverityError, "has a NUL character"})
+		w.findings = append(w.findings, finding{"", at, SeverityError, "has a NUL character"})
 	case oneLine[w.kind] && !severalLines[pattern] && strings.ContainsAny(value, "\r\n"):
-		w.findings = append(w.findings, finding{at, SeverityError, "has a line break"})
+		w.findings = append(w.findings, finding{"", at, SeverityError, "has a line break"})
 	}
 }
 

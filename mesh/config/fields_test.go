@@ -176,8 +176,8 @@ func TestWarningsNameTheFieldsThatAreNotSupported(t *testing.T) {
 		got = append(got, p.String())
 	}
 	compare(t, got, []string{
-		"VirtualService a/b: spec.http[1].fault.abort.http2Error: warning: not supported: Envoy has no such abort: write httpStatus or grpcStatus",
-		"VirtualService a/b: spec.tcp[0].match[0].sourceSubnet: warning: not supported: reserved: Istio does not implement it",
+		"VirtualService a/b: spec.http[1].fault.abort.http2Error: warning: not supported: Envoy has no such abort: write httpStatus or grpcStatus [HM0101]",
+		"VirtualService a/b: spec.tcp[0].match[0].sourceSubnet: warning: not supported: reserved: Istio does not implement it [HM0101]",
 	})
 	if got := Warnings(&Config{Meta: Meta{Key: Key{Pod, "a", "b"}}, Spec: &corev1.Pod{Spec: corev1.PodSpec{NodeName: "n", Volumes: []corev1.Volume{{Name: "v"}}}}}); len(got) > 0 {
 		t.Errorf("fields that have no meaning get warnings: %v", got)

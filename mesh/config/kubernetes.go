@@ -148,7 +148,7 @@ func (d *document) strict(node *yamlproto.Node, t reflect.Type) {
 			f, known := fields[key]
 			if !known {
 				field := strings.TrimPrefix(strings.TrimPrefix(node.Get(key).Field(), d.prefix), ".")
-				d.add(nil, node.LineOf(key), SeverityError, field, "unknown field")
+				d.add(nil, node.LineOf(key), "", field, "unknown field")
 				continue
 			}
 			d.strict(node.Get(key), f.Type)

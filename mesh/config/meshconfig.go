@@ -56,7 +56,7 @@ func (d *document) configMapKey(kind Kind, key string, also func()) {
 func (d *document) configMapKeys() {
 	for _, key := range d.root.Keys() {
 		if !slices.Contains([]string{"apiVersion", "kind", "metadata", "data", "binaryData", "immutable"}, key) {
-			d.add(nil, d.root.LineOf(key), SeverityError, key, "unknown field")
+			d.add(nil, d.root.LineOf(key), "", key, "unknown field")
 		}
 	}
 	data := d.root.Get("data")
@@ -69,7 +69,7 @@ func (d *document) configMapKeys() {
 	}
 	for _, key := range data.Keys() {
 		if key != meshKey && key != networksKey {
-			d.add(nil, data.LineOf(key), SeverityWarning, "data."+key, "ignored: only the keys mesh and meshNetworks are read")
+			d.add(nil, data.LineOf(key), KeyIgnored, "data."+key, "ignored: only the keys mesh and meshNetworks are read")
 		}
 	}
 }

@@ -105,7 +105,7 @@ func (k *checker) nodeSelector(service *corev1.Service) {
 	}
 	at := (&path{name: "metadata"}).field("annotations").field(NodeSelectorAnnotation)
 	if service.Spec.Type != corev1.ServiceTypeNodePort {
-		k.warnf(at, "has no effect: it is for Services of the type NodePort")
+		k.warnf(NoEffect, at, "has no effect: it is for Services of the type NodePort")
 		return
 	}
 	labels, err := parseNodeSelector(text)
@@ -147,7 +147,7 @@ func (x *references) nodeGateways() {
 			port, isNamed = uint32(NetworkGatewayPort(c.Labels)), true //nolint:gosec // no port is negative
 		}
 		if !isNamed {
-			x.warn(c, at, "has no effect: neither the label %s nor the meshNetworks make this Service the gateway of a network", NetworkLabel)
+			x.warn(GatewayOfNetworkUnreachable, c, at, "has no effect: neither the label %s nor the meshNetworks make this Service the gateway of a network", NetworkLabel)
 			continue
 		}
 		x.nodePort(c, port)
@@ -162,9 +162,9 @@ func (x *references) nodePort(c *Config, port uint32) {
 	at := (&path{name: "spec"}).field("ports")
 	switch number, ok := NodePort(c.Spec.(*corev1.Service), port); {
 	case !ok && c.Labels[NetworkLabel] != "":
-		x.warn(c, at, "the gateway is not reached: there is no TCP port %d, which is that of a gateway unless the label %s names another", port, GatewayPortLabel)
+		x.warn(GatewayOfNetworkUnreachable, c, at, "the gateway is not reached: there is no TCP port %d, which is that of a gateway unless the label %s names another", port, GatewayPortLabel)
 	case ok && number == 0:
-		x.warn(c, at, "the gateway is not reached: its port %d has no nodePort, which a cluster would assign", port)
+		x.warn(GatewayOfNetworkUnreachable, c, at, "the gateway is not reached: its port %d has no nodePort, which a cluster would assign", port)
 	}
 }
 
@@ -187,5 +187,5 @@ func (x *references) selectsNodes(c *Config, at *path, labels map[string]string,
 	case selected > 0:
 		what = "the Nodes that it selects have no address of the type ExternalIP (status.addresses)"
 	}
-	x.warn(c, at, "the gateway is not reached: %s", what)
+	x.warn(GatewayOfNetworkUnreachable, c, at, "the gateway is not reached: %s", what)
 }

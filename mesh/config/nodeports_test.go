@@ -23,8 +23,8 @@ func TestTheSelectorOfNodesIsValidated(t *testing.T) {
 		{"a number", "NodePort", `'{"a": 1}'`, at + form + "a number stands where a string or the object is"},
 		{"a key that is none", "NodePort", `'{"a b": "c"}'`, at + `"a b" is no key of a label`},
 		{"a value that is none", "NodePort", `'{"a": "c d"}'`, at + `"c d" is no value of a label`},
-		{"another type", "LoadBalancer", "'{}'", at + "warning: has no effect: it is for Services of the type NodePort"},
-		{"another type, and no JSON", "ClusterIP", "'{'", at + "warning: has no effect: it is for Services of the type NodePort"},
+		{"another type", "LoadBalancer", "'{}'", at + "warning: has no effect: it is for Services of the type NodePort [HM0102]"},
+		{"another type, and no JSON", "ClusterIP", "'{'", at + "warning: has no effect: it is for Services of the type NodePort [HM0102]"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var want []string
@@ -52,16 +52,16 @@ func TestGatewaysThatAreReachedAtNoNodeGetAWarning(t *testing.T) {
 	for _, tc := range []row{
 		{"an external address", nodes + service(labelled, `{"zone": "a"}`, ports), nil},
 		{"all Nodes", nodes + service(labelled, "{}", ports), nil},
-		{"an internal address", nodes + service(labelled, `{"zone": "b"}`, ports), []string{gateway + at + "the gateway is not reached: the Nodes that it selects have no address of the type ExternalIP (status.addresses)"}},
-		{"no Node", nodes + service(labelled, `{"zone": "c"}`, ports), []string{gateway + at + "the gateway is not reached: the annotation selects no Node"}},
-		{"no Nodes at all", service(labelled, "{}", ports), []string{gateway + at + "the gateway is not reached: there are no Nodes"}},
+		{"an internal address", nodes + service(labelled, `{"zone": "b"}`, ports), []string{gateway + at + "the gateway is not reached: the Nodes that it selects have no address of the type ExternalIP (status.addresses) [HM0208]"}},
+		{"no Node", nodes + service(labelled, `{"zone": "c"}`, ports), []string{gateway + at + "the gateway is not reached: the annotation selects no Node [HM0208]"}},
+		{"no Nodes at all", service(labelled, "{}", ports), []string{gateway + at + "the gateway is not reached: there are no Nodes [HM0208]"}},
 		{"other addresses", service(labelled, "{}", ports+", externalIPs: [192.0.2.9]"), nil},
 		{"of another type", service(labelled, `{"zone": "c"}`, "type: LoadBalancer, ports: [{port: 15443}]"), nil},
-		{"no gateway", nodes + service("{}", "{}", ports), []string{gateway + at + "has no effect: neither the label topology.istio.io/network nor the meshNetworks make this Service the gateway of a network"}},
+		{"no gateway", nodes + service("{}", "{}", ports), []string{gateway + at + "has no effect: neither the label topology.istio.io/network nor the meshNetworks make this Service the gateway of a network [HM0208]"}},
 		{"named by the networks", nodes + service("{}", "{}", ports) + "- {apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: istio-system}, data: {meshNetworks: 'networks: {east: {endpoints: [{fromRegistry: c}], gateways: [{registryServiceName: g.infra.svc.cluster.local, port: 15443}]}}'}}\n", nil},
-		{"without a nodePort", nodes + service(labelled, "{}", "type: NodePort, ports: [{port: 15443}]"), []string{gateway + "spec.ports: warning: the gateway is not reached: its port 15443 has no nodePort, which a cluster would assign"}},
+		{"without a nodePort", nodes + service(labelled, "{}", "type: NodePort, ports: [{port: 15443}]"), []string{gateway + "spec.ports: warning: the gateway is not reached: its port 15443 has no nodePort, which a cluster would assign [HM0208]"}},
 		{"of UDP", nodes + service(labelled, "{}", "type: NodePort, ports: [{port: 15443, nodePort: 31443, protocol: UDP}]"), []string{
-			gateway + "spec.ports: warning: the gateway is not reached: there is no TCP port 15443, which is that of a gateway unless the label networking.istio.io/gatewayPort names another"}},
+			gateway + "spec.ports: warning: the gateway is not reached: there is no TCP port 15443, which is that of a gateway unless the label networking.istio.io/gatewayPort names another [HM0208]"}},
 		{"another port", nodes + service("{topology.istio.io/network: east, networking.istio.io/gatewayPort: '443'}", "{}", "type: NodePort, ports: [{port: 443, nodePort: 31443}]"), nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

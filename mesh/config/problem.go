@@ -32,6 +32,8 @@ func (s Severity) String() string {
 
 // Problem is something wrong in a document.
 type Problem struct {
+	// Code is that of a warning, "" for an error.
+	Code Code
 	// File is the file of the document, "" if it is not from a file.
 	File string
 	// Line counts from 1; it is 0 if it is not known.
@@ -44,10 +46,12 @@ type Problem struct {
 	Field    string
 	Severity Severity
 	Message  string
+	// Suppressed: the document asks, by an annotation, that nobody is told of this warning (SuppressAnnotation).
+	Suppressed bool
 }
 
 // String returns the place and the message: "file.yaml:12: VirtualService default/reviews:
-// spec.http[0].route[0].weight: must not be negative". A warning has "warning: " before its message.
+// spec.http[0].route[0].weight: must not be negative". A warning has "warning: " before its message, and its code in brackets behind it.
 func (p Problem) String() string {
 	var b strings.Builder
 	b.WriteString(p.File)
@@ -70,6 +74,9 @@ func (p Problem) String() string {
 		b.WriteString("warning: ")
 	}
 	b.WriteString(p.Message)
+	if p.Code != "" {
+		b.WriteString(" [" + string(p.Code) + "]")
+	}
 	return b.String()
 }
 
@@ -199,15 +206,15 @@ func spelling(mapping *yamlproto.Node, name string) string {
 	return name
 }
 
-// LogProblems logs those of the problems of documents that were not there before.
+// LogProblems logs those of the problems of documents that were not there before, without those that are suppressed.
 func LogProblems(log *slog.Logger, problems, before []Problem) {
 	for _, p := range problems {
 		switch {
-		case slices.Contains(before, p):
+		case p.Suppressed || slices.Contains(before, p):
 		case p.Severity == SeverityError:
 			log.Error("document not used; its last valid content, if it had any, stays in use", "err", p.String())
 		default:
-			log.Warn("document used with a warning", "err", p.String())
+			log.Warn("document used with a warning", "code", string(p.Code), "err", p.String())
 		}
 	}
 }

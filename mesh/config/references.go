@@ -95,8 +95,8 @@ func (x *references) resolve(host, namespace string) string {
 	return host + "." + namespace + ".svc." + x.domain
 }
 
-func (x *references) warn(c *Config, at *path, format string, args ...any) {
-	x.problems = append(x.problems, Problem{Key: c.Meta.Key, Field: at.String(), Severity: SeverityWarning, Message: fmt.Sprintf(format, args...)})
+func (x *references) warn(code Code, c *Config, at *path, format string, args ...any) {
+	x.problems = append(x.problems, Problem{Code: code, Key: c.Meta.Key, Field: at.String(), Severity: SeverityWarning, Message: fmt.Sprintf(format, args...)})
 }
 
 // virtualService checks the references of a VirtualService.
@@ -147,14 +147,14 @@ func (x *references) destination(c *Config, at *path, destination *networking.De
 	host := x.resolve(destination.Host, c.Namespace)
 	of := x.service(host)
 	if of == nil {
-		x.warn(c, at.field("host"), "there is no service %q", host)
+		x.warn(UnknownHost, c, at.field("host"), "there is no service %q", host)
 		return
 	}
 	if _, has := of[destination.Port.GetNumber()]; !has && destination.Port.GetNumber() != 0 {
-		x.warn(c, at.field("port").field("number"), "the service %q has no port %d", host, destination.Port.GetNumber())
+		x.warn(UnknownPort, c, at.field("port").field("number"), "the service %q has no port %d", host, destination.Port.GetNumber())
 	}
 	if destination.Subset != "" && !x.subset(host, destination.Subset) {
-		x.warn(c, at.field("subset"), "no DestinationRule of %q has a subset %q", host, destination.Subset)
+		x.warn(UnknownSubset, c, at.field("subset"), "no DestinationRule of %q has a subset %q", host, destination.Subset)
 	}
 }
 
@@ -194,7 +194,7 @@ func (x *references) backend(c *Config, at *path, backend *networkingv1.IngressB
 	at, to := at.field("service"), backend.Service
 	of := x.service(x.resolve(to.Name, c.Namespace))
 	if of == nil {
-		x.warn(c, at.field("name"), "there is no Service %s/%s", c.Namespace, to.Name)
+		x.warn(UnknownHost, c, at.field("name"), "there is no Service %s/%s", c.Namespace, to.Name)
 		return
 	}
 	_, has := of[uint32(to.Port.Number)] //nolint:gosec // ports are validated
@@ -202,7 +202,7 @@ func (x *references) backend(c *Config, at *path, backend *networkingv1.IngressB
 		has = slices.Contains(slices.Collect(maps.Values(of)), to.Port.Name)
 	}
 	if !has {
-		x.warn(c, at.field("port"), "the Service %s/%s has no port %s", c.Namespace, to.Name, cmp.Or(to.Port.Name, fmt.Sprint(to.Port.Number)))
+		x.warn(UnknownPort, c, at.field("port"), "the Service %s/%s has no port %s", c.Namespace, to.Name, cmp.Or(to.Port.Name, fmt.Sprint(to.Port.Number)))
 	}
 }
 
@@ -230,7 +230,7 @@ func (x *references) gateways(c *Config, at *path, names []string) {
 			key.Namespace, key.Name = labels[1], labels[0]
 		}
 		if x.reader.Get(key) == nil {
-			x.warn(c, at.at(i), "there is no %s", key)
+			x.warn(UnknownGateway, c, at.at(i), "there is no %s", key)
 		}
 	}
 }
@@ -246,9 +246,9 @@ func (x *references) delegate(c *Config, at *path, delegate *networking.Delegate
 	}
 	to := x.reader.Get(key)
 	if to == nil {
-		x.warn(c, at.field("name"), "there is no %s", key)
+		x.warn(UnknownDelegate, c, at.field("name"), "there is no %s", key)
 	} else if len(to.Spec.(*networking.VirtualService).Hosts) > 0 {
-		x.warn(c, at.field("name"), "%s has hosts: a delegate must have none", key)
+		x.warn(UnknownDelegate, c, at.field("name"), "%s has hosts: a delegate must have none", key)
 	}
 }
 
@@ -262,7 +262,7 @@ func (x *references) credentials() {
 	check := func(c *Config, at *path, names ...string) {
 		for _, name := range names {
 			if name != "" && !secrets[name] {
-				x.warn(c, at, "there is no Secret %q", name)
+				x.warn(UnknownSecret, c, at, "there is no Secret %q", name)
 			}
 		}
 	}

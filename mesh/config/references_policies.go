@@ -142,7 +142,7 @@ func (p *policies) selects(c *Config, labels map[string]string) {
 		if c.Kind == EnvoyFilter {
 			field = "workloadSelector.labels"
 		}
-		p.warn(c, (&path{name: "spec"}).fields(field), "selects none of the workloads that documents describe: it has no effect")
+		p.warn(SelectsNothing, c, (&path{name: "spec"}).fields(field), "selects none of the workloads that documents describe: it has no effect")
 	}
 }
 
@@ -159,7 +159,7 @@ func (p *policies) provider(c *Config) {
 			}
 		}
 	}
-	p.warn(c, (&path{name: "spec"}).fields("provider.name"), "the MeshConfig has no provider %q that decides about requests: all that the rules take is denied", name)
+	p.warn(UnknownProvider, c, (&path{name: "spec"}).fields("provider.name"), "the MeshConfig has no provider %q that decides about requests: all that the rules take is denied", name)
 }
 
 // asksForTokens warns of a RequestAuthentication without a policy that asks for a token: requests without one pass.
@@ -172,7 +172,7 @@ func (p *policies) asksForTokens(c *Config) {
 		}
 	}
 	if !p.routesByClaims() {
-		p.warn(c, (&path{name: "spec"}).field("jwtRules"), "requests without a token pass: no AuthorizationPolicy of these workloads asks for one (requestPrincipals, or request.auth in a condition)")
+		p.warn(NoTokenRequired, c, (&path{name: "spec"}).field("jwtRules"), "requests without a token pass: no AuthorizationPolicy of these workloads asks for one (requestPrincipals, or request.auth in a condition)")
 	}
 }
 
@@ -211,7 +211,7 @@ func (p *policies) peer(c *Config, older []*Config) {
 	for _, other := range older {
 		has := other.Spec.(*security.PeerAuthentication).GetSelector().GetMatchLabels()
 		if other.Namespace == c.Namespace && maps.Equal(labels, has) {
-			p.warn(c, &path{name: "spec"}, "has no effect: %s is for the same workloads, and older", other.Meta.Key)
+			p.warn(SameWorkloads, c, &path{name: "spec"}, "has no effect: %s is for the same workloads, and older", other.Meta.Key)
 			return
 		}
 	}
@@ -223,7 +223,7 @@ func (p *policies) peer(c *Config, older []*Config) {
 		wide := other.Spec.(*security.PeerAuthentication)
 		if other != c && wide.GetMtls().GetMode() == security.PeerAuthentication_MutualTLS_STRICT && len(wide.GetSelector().GetMatchLabels()) == 0 &&
 			p.scopeOf(other, nil).covers(in) {
-			p.warn(c, mode, "%s opens what %s closes: it accepts plaintext", spec.GetMtls().GetMode(), other.Meta.Key)
+			p.warn(OpensWhatIsClosed, c, mode, "%s opens what %s closes: it accepts plaintext", spec.GetMtls().GetMode(), other.Meta.Key)
 			return
 		}
 	}

@@ -68,7 +68,7 @@ func (p *policies) compare(comparisons int) {
 			x.rule(rules.at(i), rule)
 		}
 		if x.left < 0 {
-			p.warn(of.Config, rules, "there are too many policies to compare: whether others make rules of this one and of younger ones idle, or the other way round, is not checked")
+			p.warn(PoliciesNotCompared, of.Config, rules, "there are too many policies to compare: whether others make rules of this one and of younger ones idle, or the other way round, is not checked")
 			return
 		}
 	}
@@ -140,13 +140,13 @@ func numbers[M proto.Message](x *comparison, kind string, terms []M) (out []int)
 func (x *comparison) rule(at *path, r *comparedRule) {
 	of := r.policy
 	if other := x.covering(r, of.age, of.spec.GetAction(), of.spec.GetProvider().GetName()); other != nil {
-		x.warn(of.Config, at, "has no effect: %s takes all that it takes, with the same action", other.Meta.Key)
+		x.warn(RuleWithoutEffect, of.Config, at, "has no effect: %s takes all that it takes, with the same action", other.Meta.Key)
 	}
 	if of.spec.GetAction() != security.AuthorizationPolicy_ALLOW {
 		return
 	}
 	if other := x.covering(r, len(x.compared), security.AuthorizationPolicy_DENY, ""); other != nil {
-		x.warn(of.Config, at, "allows nothing: %s denies all that it takes", other.Meta.Key)
+		x.warn(AllowsNothing, of.Config, at, "allows nothing: %s denies all that it takes", other.Meta.Key)
 	}
 	if r.isEverything() {
 		x.opens(at, of)
@@ -160,7 +160,7 @@ func (x *comparison) opens(at *path, of *comparedPolicy) {
 			return
 		}
 		if other != of && other.spec.GetAction() == security.AuthorizationPolicy_ALLOW && !other.allowsAll && of.scope.overlaps(other.scope) {
-			x.warn(of.Config, at, "allows every request, and so opens what %s closes", other.Meta.Key)
+			x.warn(OpensWhatIsClosed, of.Config, at, "allows every request, and so opens what %s closes", other.Meta.Key)
 			return
 		}
 	}

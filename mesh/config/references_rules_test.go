@@ -62,7 +62,7 @@ func TestRulesThatAreNotComparedAreNamed(t *testing.T) {
 		return fmt.Sprintf("{from: [{source: {namespaces: [ns%d]}}], to: [{operation: {paths: [/p%d]}}], when: [{key: source.ip, values: [10.0.0.%d]}]}", i%3, i/3%3, i/9%3)
 	}
 	got := comparedWarnings(t, 20, 1, 10, similar)
-	if len(got) != 1 || !strings.Contains(got[0], "spec.rules: warning: there are too many policies to compare") {
+	if len(got) != 1 || !strings.Contains(got[0], "spec.rules: warning: there are too many policies to compare") || !strings.HasSuffix(got[0], "[HM0505]") {
 		t.Errorf("the warnings are %q, want one that names what is not checked", got)
 	}
 }

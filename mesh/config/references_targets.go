@@ -27,7 +27,7 @@ func (p *policies) targets(c *Config, spec targeting) {
 	check := func(at *path, ref *typev1beta1.PolicyTargetReference) {
 		key := Key{KubernetesGateway, c.Namespace, ref.GetName()}
 		if Kind(ref.GetGroup()+"/"+ref.GetKind()) == KubernetesGateway && p.reader.Get(key) == nil {
-			p.warn(c, at.field("name"), "there is no %s of the Gateway API", key)
+			p.warn(UnknownGateway, c, at.field("name"), "there is no %s of the Gateway API", key)
 		}
 	}
 	if one := spec.GetTargetRef(); one != nil {

@@ -29,7 +29,7 @@ func (p *policies) telemetry(c *Config, older []*Config) {
 	}
 	for _, other := range older {
 		if other.Namespace == c.Namespace && isWide(other.Spec.(*telemetry.Telemetry)) {
-			p.warn(c, root, "has no effect: %s is older and is for the same namespace", other.Key)
+			p.warn(SameWorkloads, c, root, "has no effect: %s is older and is for the same namespace", other.Key)
 			return
 		}
 	}
@@ -50,7 +50,7 @@ func (p *policies) provides(c *Config, at *path, name, what string, does func(*e
 		}
 	}
 	if name != "" && !(strings.EqualFold(name, builtinProviders[0]) && what == "writes access logs") {
-		p.warn(c, at, "the MeshConfig has no provider %q that %s: it has no effect", name, what)
+		p.warn(UnknownProvider, c, at, "the MeshConfig has no provider %q that %s: it has no effect", name, what)
 	}
 }
 

@@ -55,22 +55,22 @@ func TestReferencesToNothingGetAWarning(t *testing.T) {
 		{"a full name", "{hosts: [x], http: [{route: [{destination: {host: web.a.svc.cluster.local}}]}]}", nil},
 		{"a host of a ServiceEntry", "{hosts: [x], tcp: [{route: [{destination: {host: api.com}}]}]}", nil},
 		{"a host within a wildcard, and a subset of it", "{hosts: [x], http: [{route: [{destination: {host: b.wild.com, subset: v2}}]}]}", nil},
-		{"a name without its domain", "{hosts: [x], http: [{route: [{destination: {host: web.a}}]}]}", []string{vs + `http[0].route[0].destination.host: warning: there is no service "web.a"`}},
+		{"a name without its domain", "{hosts: [x], http: [{route: [{destination: {host: web.a}}]}]}", []string{vs + `http[0].route[0].destination.host: warning: there is no service "web.a" [HM0201]`}},
 		{"an unknown host", "{hosts: [x.com], tls: [{match: [{sniHosts: [x.com]}], route: [{destination: {host: web2}}]}], http: [{route: [{destination: {host: web}}], mirror: {host: m.com}, mirrors: []}]}", []string{
-			vs + `http[0].mirror.host: warning: there is no service "m.com"`, vs + `tls[0].route[0].destination.host: warning: there is no service "web2.a.svc.cluster.local"`}},
+			vs + `http[0].mirror.host: warning: there is no service "m.com" [HM0201]`, vs + `tls[0].route[0].destination.host: warning: there is no service "web2.a.svc.cluster.local" [HM0201]`}},
 		{"an unknown host of mirrors", "{hosts: [x.com], http: [{route: [{destination: {host: web}}], mirrors: [{destination: {host: m.com}}]}]}", []string{
-			vs + `http[0].mirrors[0].destination.host: warning: there is no service "m.com"`}},
+			vs + `http[0].mirrors[0].destination.host: warning: there is no service "m.com" [HM0201]`}},
 		{"an unknown subset", "{hosts: [x], http: [{route: [{destination: {host: web, subset: v2}}]}]}", []string{
-			vs + `http[0].route[0].destination.subset: warning: no DestinationRule of "web.a.svc.cluster.local" has a subset "v2"`}},
+			vs + `http[0].route[0].destination.subset: warning: no DestinationRule of "web.a.svc.cluster.local" has a subset "v2" [HM0203]`}},
 		{"a port that the service has", "{hosts: [x], http: [{route: [{destination: {host: web, port: {number: 80}}}]}, {route: [{destination: {host: b.wild.com, port: {number: 80}}}]}]}", nil},
 		{"a port that it does not have", "{hosts: [x], http: [{route: [{destination: {host: web, port: {number: 81}}}]}, {route: [{destination: {host: b.wild.com, port: {number: 81}}}]}]}", []string{
-			vs + `http[0].route[0].destination.port.number: warning: the service "web.a.svc.cluster.local" has no port 81`,
-			vs + `http[1].route[0].destination.port.number: warning: the service "b.wild.com" has no port 81`}},
+			vs + `http[0].route[0].destination.port.number: warning: the service "web.a.svc.cluster.local" has no port 81 [HM0202]`,
+			vs + `http[1].route[0].destination.port.number: warning: the service "b.wild.com" has no port 81 [HM0202]`}},
 		{"gateways", "{hosts: [x], gateways: [mesh, b/edge, edge, edge.b.svc.cluster.local], http: [{match: [{gateways: [b/none]}], route: [{destination: {host: web}}]}]}", []string{
-			vs + "gateways[2]: warning: there is no Gateway a/edge", vs + "http[0].match[0].gateways[0]: warning: there is no Gateway b/none"}},
+			vs + "gateways[2]: warning: there is no Gateway a/edge [HM0204]", vs + "http[0].match[0].gateways[0]: warning: there is no Gateway b/none [HM0204]"}},
 		{"a delegate", "{hosts: [x], http: [{delegate: {name: part}}]}", nil},
-		{"no such delegate", "{hosts: [x], http: [{delegate: {name: part, namespace: b}}]}", []string{vs + "http[0].delegate.name: warning: there is no VirtualService b/part"}},
-		{"a delegate with hosts", "{hosts: [x], http: [{delegate: {name: whole}}]}", []string{vs + "http[0].delegate.name: warning: VirtualService a/whole has hosts: a delegate must have none"}},
+		{"no such delegate", "{hosts: [x], http: [{delegate: {name: part, namespace: b}}]}", []string{vs + "http[0].delegate.name: warning: there is no VirtualService b/part [HM0205]"}},
+		{"a delegate with hosts", "{hosts: [x], http: [{delegate: {name: whole}}]}", []string{vs + "http[0].delegate.name: warning: VirtualService a/whole has hosts: a delegate must have none [HM0205]"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			compare(t, referencesOf(t, tc.spec), tc.want)
@@ -89,9 +89,9 @@ func TestReferencesToSecretsThatAreNotThereGetAWarning(t *testing.T) {
 		"- {apiVersion: networking.istio.io/v1, kind: DestinationRule, metadata: {name: tls, namespace: b}, spec: {host: api.com, subsets: [{name: a, trafficPolicy: {portLevelSettings: [{port: {number: 80}, tls: {mode: SIMPLE, credentialName: gone}}]}}]}}\n"+
 		"- {apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: tls, namespace: a}, spec: {defaultBackend: {service: {name: web, port: {number: 80}}}, tls: [{secretName: gone}]}")
 	want := []string{
-		`Gateway b/tls: spec.servers[1].tls.credentialName: warning: there is no Secret "gone"`,
-		`Ingress a/tls: spec.tls[0].secretName: warning: there is no Secret "gone"`,
-		`DestinationRule b/tls: spec.subsets[0].trafficPolicy.portLevelSettings[0].tls.credentialName: warning: there is no Secret "gone"`,
+		`Gateway b/tls: spec.servers[1].tls.credentialName: warning: there is no Secret "gone" [HM0206]`,
+		`Ingress a/tls: spec.tls[0].secretName: warning: there is no Secret "gone" [HM0206]`,
+		`DestinationRule b/tls: spec.subsets[0].trafficPolicy.portLevelSettings[0].tls.credentialName: warning: there is no Secret "gone" [HM0206]`,
 	}
 	if !slices.Equal(texts, want) {
 		t.Errorf("warnings\n%s\nwant\n%s", strings.Join(texts, "\n"), strings.Join(want, "\n"))
@@ -108,9 +108,9 @@ func TestBackendsOfAnIngressThatAreNotThereGetAWarning(t *testing.T) {
 		"{path: /a, pathType: Prefix, "+backend("named", "name: http")+"}, {path: /b, pathType: Prefix, "+backend("named", "name: other")+"}, "+
 		"{path: /c, pathType: Prefix, "+backend("web", "number: 80")+"}, {path: /d, pathType: Prefix, "+backend("web", "number: 81")+"}]}}]}")
 	want := []string{
-		"Ingress a/i: spec.defaultBackend.service.name: warning: there is no Service a/none",
-		"Ingress a/i: spec.rules[1].http.paths[1].backend.service.port: warning: the Service a/named has no port other",
-		"Ingress a/i: spec.rules[1].http.paths[3].backend.service.port: warning: the Service a/web has no port 81",
+		"Ingress a/i: spec.defaultBackend.service.name: warning: there is no Service a/none [HM0201]",
+		"Ingress a/i: spec.rules[1].http.paths[1].backend.service.port: warning: the Service a/named has no port other [HM0202]",
+		"Ingress a/i: spec.rules[1].http.paths[3].backend.service.port: warning: the Service a/web has no port 81 [HM0202]",
 	}
 	if !slices.Equal(texts, want) {
 		t.Errorf("warnings\n%s\nwant\n%s", strings.Join(texts, "\n"), strings.Join(want, "\n"))

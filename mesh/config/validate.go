@@ -16,7 +16,7 @@ import (
 func Validate(c *Config) []Problem {
 	var problems []Problem
 	for _, f := range check(c) {
-		problems = append(problems, Problem{Key: c.Meta.Key, Field: f.at.String(), Severity: f.severity, Message: f.message})
+		problems = append(problems, Problem{Code: f.code, Key: c.Meta.Key, Field: f.at.String(), Severity: f.severity, Message: f.message})
 	}
 	return problems
 }
@@ -30,6 +30,7 @@ func check(c *Config) []finding {
 		return k.findings
 	}
 	k.annotations()
+	k.suppressAnnotations()
 	schema.validate(k)
 	if !k.failed() {
 		k.findings = append(k.findings, unsupported(c)...)
@@ -39,6 +40,7 @@ func check(c *Config) []finding {
 
 // finding is a problem in a document.
 type finding struct {
+	code     Code // "" for an error
 	at       *path
 	severity Severity
 	message  string
@@ -51,11 +53,11 @@ type checker struct {
 }
 
 func (k *checker) errorf(at *path, format string, args ...any) {
-	k.findings = append(k.findings, finding{at, SeverityError, fmt.Sprintf(format, args...)})
+	k.findings = append(k.findings, finding{"", at, SeverityError, fmt.Sprintf(format, args...)})
 }
 
-func (k *checker) warnf(at *path, format string, args ...any) {
-	k.findings = append(k.findings, finding{at, SeverityWarning, fmt.Sprintf(format, args...)})
+func (k *checker) warnf(code Code, at *path, format string, args ...any) {
+	k.findings = append(k.findings, finding{code, at, SeverityWarning, fmt.Sprintf(format, args...)})
 }
 
 func (k *checker) failed() bool {
@@ -201,7 +203,7 @@ func (k *checker) labels(at *path, labels map[string]string) {
 // selector checks the labels by which a document selects workloads.
 func (k *checker) selector(at *path, labels map[string]string) {
 	if len(labels) == 0 {
-		k.warnf(at, "selects by no label, and therefore applies to all workloads of the namespace")
+		k.warnf(SelectsAll, at, "selects by no label, and therefore applies to all workloads of the namespace")
 	}
 	for _, key := range sortedKeys(labels) {
 		switch {

@@ -42,7 +42,7 @@ func (k *checker) dryRun(spec *security.AuthorizationPolicy) {
 	case err != nil:
 		k.errorf(at, "must be true or false, and is %.40q", text)
 	case dry && spec.GetAction() == security.AuthorizationPolicy_CUSTOM:
-		k.warnf(at, "the provider of a policy with the action CUSTOM cannot be tried without effect: the policy is not applied")
+		k.warnf(NoEffect, at, "the provider of a policy with the action CUSTOM cannot be tried without effect: the policy is not applied")
 	}
 }
 
@@ -109,7 +109,7 @@ func (k *checker) source(at *path, s *security.Source, custom bool) {
 	}
 	for _, principal := range slices.Concat(s.GetPrincipals(), s.GetNotPrincipals()) {
 		if strings.HasPrefix(principal, "spiffe://") {
-			k.warnf(at.field("principals"), "%.200q matches nobody: principals are written without spiffe://", principal)
+			k.warnf(MatchesNothing, at.field("principals"), "%.200q matches nobody: principals are written without spiffe://", principal)
 		}
 	}
 }
@@ -163,7 +163,7 @@ func (k *checker) ipBlocks(at *path, values []string) {
 		if _, err := netip.ParsePrefix(value); err != nil && !isIP(value) {
 			k.errorf(at.at(i), "%.100q is no IP address and no prefix, such as 10.0.0.0/8", value)
 		} else if _, zone, found := strings.Cut(value, "%"); found {
-			k.warnf(at.at(i), "%.100q: Envoy does not compare zones: the address is taken on every interface, and not only on %.50q", value, zone)
+			k.warnf(ComparedAsWritten, at.at(i), "%.100q: Envoy does not compare zones: the address is taken on every interface, and not only on %.50q", value, zone)
 		}
 	}
 }
@@ -181,7 +181,7 @@ func (k *checker) portTexts(at *path, values []string) {
 func (k *checker) methods(at *path, values []string) {
 	for i, value := range values {
 		if slices.Contains([]string{"get", "head", "post", "put", "patch", "delete", "options"}, strings.ToLower(value)) && value != strings.ToUpper(value) {
-			k.warnf(at.at(i), "methods are compared with their case: write %s", strings.ToUpper(value))
+			k.warnf(MatchesNothing, at.at(i), "methods are compared with their case: write %s", strings.ToUpper(value))
 		}
 	}
 }

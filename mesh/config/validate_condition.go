@@ -100,7 +100,7 @@ func (k *checker) attributeName(at *path, key, prefix, brackets string) {
 	name := brackets[1 : len(brackets)-1]
 	const nothing = "%.100q: %s: values match nothing, and notValues everything"
 	if prefix != AttributeMetadata && key[len(prefix)] != '[' {
-		k.warnf(at, nothing, key, "there is no such attribute: write "+prefix+"[NAME]")
+		k.warnf(MatchesNothing, at, nothing, key, "there is no such attribute: write "+prefix+"[NAME]")
 		return
 	}
 	switch prefix {
@@ -108,18 +108,18 @@ func (k *checker) attributeName(at *path, key, prefix, brackets string) {
 		if !IsHeaderForEnvoy(name) {
 			k.errorf(at, "%.100q is no name of a header: Envoy rejects the listener", name)
 		} else if headerNameProblem(strings.TrimPrefix(name, ":")) != "" {
-			k.warnf(at, nothing, key, "no header has such a name")
+			k.warnf(MatchesNothing, at, nothing, key, "no header has such a name")
 		}
 	case AttributeClaims:
 		switch path := ClaimPath(brackets); {
 		case path == nil:
-			k.warnf(at, nothing, key, "a name of a claim is empty")
+			k.warnf(MatchesNothing, at, nothing, key, "a name of a claim is empty")
 		case len(path) == 1 && strings.ContainsAny(name, "[]"):
-			k.warnf(at, "%.100q is about the one claim %q: claims in claims are written [NAME][NAME]", key, name)
+			k.warnf(ComparedAsWritten, at, "%.100q is about the one claim %q: claims in claims are written [NAME][NAME]", key, name)
 		}
 	case AttributeMetadata:
 		if filter, _, _ := strings.Cut(key[len(prefix):], "["); filter == "" || strings.HasSuffix(filter, ".") {
-			k.warnf(at, nothing, key, "no filter has such a name")
+			k.warnf(MatchesNothing, at, nothing, key, "no filter has such a name")
 		}
 	}
 }

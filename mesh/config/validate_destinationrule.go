@@ -73,7 +73,7 @@ func (k *checker) portPolicies(at *path, policies []*networking.TrafficPolicy_Po
 		at := at.at(i)
 		k.port(at.fields("port.number"), int64(policy.GetPort().GetNumber()))
 		if before, twice := first[policy.GetPort().GetNumber()]; twice {
-			k.warnf(at.fields("port.number"), "portLevelSettings[%d] is for the same port, and is used for it", before)
+			k.warnf(Repeated, at.fields("port.number"), "portLevelSettings[%d] is for the same port, and is used for it", before)
 		} else {
 			first[policy.GetPort().GetNumber()] = i
 		}
@@ -185,6 +185,6 @@ func (k *checker) clientTLS(at *path, tls *networking.ClientTLSSettings) {
 			k.errorf(at.field("privateKey"), "is needed by the mode MUTUAL, or else a credentialName")
 		}
 	case !originates && (files || tls.CredentialName != ""):
-		k.warnf(at, "the mode %s does not use the certificates that are given", tls.Mode)
+		k.warnf(NoEffect, at, "the mode %s does not use the certificates that are given", tls.Mode)
 	}
 }

@@ -28,7 +28,7 @@ func validateEnvoyFilter(k *checker, spec *networking.EnvoyFilter) {
 		case ref.GetNamespace() != "" && ref.GetNamespace() != k.config.Namespace:
 			k.errorf(at.field("namespace"), "must be that of the document, and is %q", ref.GetNamespace())
 		case ref.GetGroup() != "gateway.networking.k8s.io" || ref.GetKind() != "Gateway":
-			k.warnf(at, "selects no proxy: only a Gateway of gateway.networking.k8s.io can be named; select other gateways by labels")
+			k.warnf(SelectsNothing, at, "selects no proxy: only a Gateway of gateway.networking.k8s.io can be named; select other gateways by labels")
 		}
 	}
 	for i, in := range spec.GetConfigPatches() {
@@ -41,7 +41,7 @@ func (k *checker) patch(at *path, in *networking.EnvoyFilter_EnvoyConfigObjectPa
 	to, patch := in.GetApplyTo(), in.GetPatch()
 	switch {
 	case in.GetMatch().GetContext() == networking.EnvoyFilter_WAYPOINT:
-		k.warnf(at.fields("match.context"), "the patch has no effect: there are no waypoints")
+		k.warnf(NoEffect, at.fields("match.context"), "the patch has no effect: there are no waypoints")
 		return
 	case to == networking.EnvoyFilter_INVALID:
 		k.errorf(at.field("applyTo"), "it is missing")
@@ -67,7 +67,7 @@ func (k *checker) patch(at *path, in *networking.EnvoyFilter_EnvoyConfigObjectPa
 		k.errorf(at.fields("patch.value").below(p.Field), "%s", p.Message)
 	}
 	for _, w := range warnings {
-		k.warnf(at.fields(w.Field), "%s", w.Message)
+		k.warnf(NoEffect, at.fields(w.Field), "%s", w.Message)
 	}
 }
 
@@ -75,7 +75,7 @@ func (k *checker) patch(at *path, in *networking.EnvoyFilter_EnvoyConfigObjectPa
 func (k *checker) patchProxy(at *path, proxy *networking.EnvoyFilter_ProxyMatch) {
 	text := proxy.GetProxyVersion()
 	if len(text) > envoyfilter.MaxProxyVersion {
-		k.warnf(at.field("proxyVersion"), "matches no proxy: it is longer than %d bytes", envoyfilter.MaxProxyVersion)
+		k.warnf(MatchesNothing, at.field("proxyVersion"), "matches no proxy: it is longer than %d bytes", envoyfilter.MaxProxyVersion)
 	} else if _, err := regexp.Compile(text); err != nil {
 		k.errorf(at.field("proxyVersion"), "is no regular expression: %s", strings.TrimPrefix(err.Error(), "error parsing regexp: "))
 	}
@@ -105,9 +105,9 @@ func (k *checker) patchMatch(at *path, to networking.EnvoyFilter_ApplyTo, match 
 	switch {
 	case is == "" || is == wanted:
 	case wanted == "":
-		k.warnf(at.field(is), "has no effect on %s", to)
+		k.warnf(NoEffect, at.field(is), "has no effect on %s", to)
 	case to == networking.EnvoyFilter_LISTENER_FILTER:
-		k.warnf(at.field(is), "has no effect on %s: write a listener", to)
+		k.warnf(NoEffect, at.field(is), "has no effect on %s: write a listener", to)
 	default:
 		k.errorf(at.field(is), "%s is matched by a %s", to, wanted)
 	}
@@ -133,7 +133,7 @@ func (k *checker) filterMatch(at *path, to networking.EnvoyFilter_ApplyTo, filte
 	}
 	for _, name := range []struct{ field, text string }{{"name", filter.GetName()}, {"subFilter.name", sub.GetName()}} {
 		if oldName.MatchString(name.text) {
-			k.warnf(at.fields(name.field), "filters have no such name any more: write it as in %s", manager)
+			k.warnf(Deprecated, at.fields(name.field), "filters have no such name any more: write it as in %s", manager)
 		}
 	}
 }

@@ -54,7 +54,7 @@ func (k *checker) server(at *path, server *networking.Server) {
 		k.errorf(at.field("tls"), "the protocol %s has no TLS: only httpsRedirect can be set", server.Port.Protocol)
 	}
 	if protocol != protocolHTTP && tls.GetHttpsRedirect() {
-		k.warnf(at.fields("tls.httpsRedirect"), "has an effect for HTTP only")
+		k.warnf(NoEffect, at.fields("tls.httpsRedirect"), "has an effect for HTTP only")
 	}
 }
 
@@ -162,7 +162,7 @@ func (k *checker) serverTLS(at *path, tls *networking.ServerTLSSettings) {
 		return
 	case networking.ServerTLSSettings_PASSTHROUGH, networking.ServerTLSSettings_AUTO_PASSTHROUGH:
 		if len(sources) > 0 || tls.ServerCertificate != "" || tls.PrivateKey != "" || tls.CaCertificates != "" || tls.CaCrl != "" {
-			k.warnf(at, "the mode %s uses no certificates: those that are given have no effect", tls.Mode)
+			k.warnf(NoEffect, at, "the mode %s uses no certificates: those that are given have no effect", tls.Mode)
 		}
 	}
 	if len(sources) > 1 {
@@ -171,7 +171,7 @@ func (k *checker) serverTLS(at *path, tls *networking.ServerTLSSettings) {
 	switch {
 	case tls.CaCrl == "":
 	case tls.CredentialName != "" || len(tls.CredentialNames) > 0:
-		k.warnf(at.field("caCrl"), "has no effect with a credentialName: the CRL is in the credential")
+		k.warnf(NoEffect, at.field("caCrl"), "has no effect with a credentialName: the CRL is in the credential")
 	case tls.Mode == networking.ServerTLSSettings_SIMPLE:
 		k.errorf(at.field("caCrl"), "cannot be combined with the mode SIMPLE, in which clients have no certificates")
 	}
@@ -207,7 +207,7 @@ func (k *checker) serverCertificates(at *path, tls *networking.ServerTLSSettings
 		k.errorf(at.field("caCertificates"), "is needed by the mode %s, or else a credentialName", tls.Mode)
 	}
 	if len(tls.TlsCertificates) > 2 {
-		k.warnf(at.field("tlsCertificates"), "proxies use up to 2 certificates")
+		k.warnf(OnlyFirstUsed, at.field("tlsCertificates"), "proxies use up to 2 certificates")
 	}
 	for i, certificate := range tls.TlsCertificates {
 		if certificate.GetServerCertificate() == "" || certificate.GetPrivateKey() == "" {
@@ -239,7 +239,7 @@ func (k *checker) tlsLists(at *path, tls *networking.ServerTLSSettings) {
 			case element == "":
 				k.errorf(at, "must not be empty")
 			case seen[element]:
-				k.warnf(at, "%q is there twice", element)
+				k.warnf(Repeated, at, "%q is there twice", element)
 			}
 			seen[element] = true
 		}

@@ -106,7 +106,7 @@ func (k *checker) parents(at *path, spec gatewayv1.CommonRouteSpec) {
 	unnamed, all, sections := make(map[parent]int), make(map[parent]int), make(map[section]bool)
 	k.atMost(at, len(spec.ParentRefs), maxParents)
 	if len(spec.ParentRefs) == 0 {
-		k.warnf(at, "a route without parents has no effect")
+		k.warnf(NoEffect, at, "a route without parents has no effect")
 	}
 	for i, ref := range spec.ParentRefs {
 		at := at.at(i)
@@ -121,7 +121,7 @@ func (k *checker) parents(at *path, spec gatewayv1.CommonRouteSpec) {
 		switch p.group + "/" + p.kind {
 		case string(KubernetesGateway), "/Service", string(ServiceEntry):
 		default:
-			k.warnf(at, "ignored: routes of %s %q are not served, but those of a Gateway, a Service or a ServiceEntry", p.kind, p.group)
+			k.warnf(GatewayAPINotFound, at, "ignored: routes of %s %q are not served, but those of a Gateway, a Service or a ServiceEntry", p.kind, p.group)
 		}
 		one := section{p, string(deref(ref.SectionName, "")), deref(ref.Port, 0)}
 		if one.section == "" && one.port == 0 {
@@ -159,7 +159,7 @@ func (k *checker) backend(at *path, ref gatewayv1.BackendObjectReference) {
 			k.errorf(at.field("namespace"), "a Hostname has no namespace: it is that of the route")
 		}
 	default:
-		k.warnf(at, "there are no backends of the kind %s %q: requests get 500, and connections are closed", kind, group)
+		k.warnf(GatewayAPINotFound, at, "there are no backends of the kind %s %q: requests get 500, and connections are closed", kind, group)
 	}
 }
 
@@ -211,7 +211,7 @@ func validateGatewayClass(k *checker, class *gatewayv1.GatewayClass) {
 	if name := string(class.Spec.ControllerName); len(name) > maxName || !controllerName.MatchString(name) {
 		k.errorf(root.field("controllerName"), "%q is no controller as in istio.io/gateway-controller", name)
 	} else if !IsOurController(name) {
-		k.warnf(root.field("controllerName"), "ignored: Gateways of this class are for another controller, this one is %s", GatewayController)
+		k.warnf(GatewayAPIOtherController, root.field("controllerName"), "ignored: Gateways of this class are for another controller, this one is %s", GatewayController)
 	}
 }
 
@@ -245,7 +245,7 @@ func validateReferenceGrant(k *checker, grant *gatewayv1.ReferenceGrant) {
 		switch Kind(string(f.Group) + "/" + string(f.Kind)) {
 		case KubernetesGateway, HTTPRoute, GRPCRoute, TLSRoute, TCPRoute:
 		default:
-			k.warnf(from.at(i).field("kind"), "has no effect: %s %q refers to nothing here", f.Kind, f.Group)
+			k.warnf(NoEffect, from.at(i).field("kind"), "has no effect: %s %q refers to nothing here", f.Kind, f.Group)
 		}
 	}
 	for i, t := range grant.Spec.To {
@@ -256,7 +256,7 @@ func validateReferenceGrant(k *checker, grant *gatewayv1.ReferenceGrant) {
 		switch string(t.Group) + "/" + string(t.Kind) {
 		case "/Service", "/Secret", "/ConfigMap":
 		default:
-			k.warnf(to.at(i).field("kind"), "has no effect: nothing here refers to a %s %q", t.Kind, t.Group)
+			k.warnf(NoEffect, to.at(i).field("kind"), "has no effect: nothing here refers to a %s %q", t.Kind, t.Group)
 		}
 	}
 }
@@ -274,10 +274,10 @@ func CABundle(m *corev1.ConfigMap) string {
 func validateConfigMap(k *checker, m *corev1.ConfigMap) {
 	switch text := CABundle(m); {
 	case text == "":
-		k.warnf(nil, "ignored: it has no certificates of authorities, in the key %s", tlsCA)
+		k.warnf(GatewayAPICertificates, nil, "ignored: it has no certificates of authorities, in the key %s", tlsCA)
 	default:
 		if err := ValidCABundle(text); err != nil {
-			k.warnf((&path{name: "data"}).field(tlsCA), "are not certificates: %s", err)
+			k.warnf(GatewayAPICertificates, (&path{name: "data"}).field(tlsCA), "are not certificates: %s", err)
 		}
 	}
 }

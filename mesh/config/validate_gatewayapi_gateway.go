@@ -94,14 +94,14 @@ func (k *checker) listener(at *path, l *gatewayv1.Listener) {
 	case gatewayv1.HTTPProtocolType, gatewayv1.HTTPSProtocolType, gatewayv1.TLSProtocolType:
 	default:
 		if l.Protocol != "" {
-			k.warnf(at.field("protocol"), "the listener is not served: there is no protocol %q, but HTTP, HTTPS, TLS and TCP", l.Protocol)
+			k.warnf(ProtocolNotProxied, at.field("protocol"), "the listener is not served: there is no protocol %q, but HTTP, HTTPS, TLS and TCP", l.Protocol)
 		}
 	}
 	if l.Protocol == gatewayv1.UDPProtocolType {
-		k.warnf(at.field("protocol"), "the listener is not served: UDP is not proxied")
+		k.warnf(ProtocolNotProxied, at.field("protocol"), "the listener is not served: UDP is not proxied")
 	}
 	if l.Protocol == gatewayv1.HTTPSProtocolType && l.TLS == nil {
-		k.warnf(at.field("tls"), "the listener is not served: it has no certificate")
+		k.warnf(NoCertificate, at.field("tls"), "the listener is not served: it has no certificate")
 	}
 	k.listenerTLS(at.field("tls"), l.TLS)
 	k.allowedRoutes(at.field("allowedRoutes"), l.AllowedRoutes)
@@ -120,14 +120,14 @@ func (k *checker) listenerTLS(at *path, tls *gatewayv1.ListenerTLSConfig) {
 		k.errorf(at.field("certificateRefs"), "must have a certificate: the mode is Terminate")
 	}
 	if mode == gatewayv1.TLSModeTerminate && len(tls.CertificateRefs) > 2 {
-		k.warnf(at.field("certificateRefs"), "the listener is not served: at most 2 certificates are supported")
+		k.warnf(GatewayAPINotServed, at.field("certificateRefs"), "the listener is not served: at most 2 certificates are supported")
 	}
 	for i, ref := range tls.CertificateRefs {
 		at := at.field("certificateRefs").at(i)
 		k.objectName(at.field("name"), string(ref.Name))
 		k.otherNamespace(at.field("namespace"), ref.Namespace)
 		if deref(ref.Group, "") != "" || deref(ref.Kind, "Secret") != "Secret" {
-			k.warnf(at.field("kind"), "has no effect: only a Secret has certificates")
+			k.warnf(NoEffect, at.field("kind"), "has no effect: only a Secret has certificates")
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(tls.Options)) {
@@ -137,11 +137,11 @@ func (k *checker) listenerTLS(at *path, tls *gatewayv1.ListenerTLSConfig) {
 			switch tls.Options[key] {
 			case "MUTUAL", "OPTIONAL_MUTUAL", "ISTIO_MUTUAL":
 			default:
-				k.warnf(at, "not supported: write MUTUAL, OPTIONAL_MUTUAL or ISTIO_MUTUAL")
+				k.warnf(FieldNotSupported, at, "not supported: write MUTUAL, OPTIONAL_MUTUAL or ISTIO_MUTUAL")
 			}
 		case TLSCiphersOption:
 		default:
-			k.warnf(at, "not supported: the options are %s and %s", TLSModeOption, TLSCiphersOption)
+			k.warnf(FieldNotSupported, at, "not supported: the options are %s and %s", TLSModeOption, TLSCiphersOption)
 		}
 	}
 }
@@ -185,9 +185,9 @@ func (k *checker) gatewayAddresses(at *path, addresses []gatewayv1.GatewaySpecAd
 			if _, err := netip.ParseAddr(a.Value); a.Value != "" && err != nil {
 				k.errorf(at.field("value"), "%q is no IP address", a.Value)
 			}
-			k.warnf(at.field("type"), "has no effect: no address is assigned to the proxies of a Gateway")
+			k.warnf(NoEffect, at.field("type"), "has no effect: no address is assigned to the proxies of a Gateway")
 		default:
-			k.warnf(at.field("type"), "has no effect: only addresses of the type Hostname name proxies, by their Service")
+			k.warnf(NoEffect, at.field("type"), "has no effect: only addresses of the type Hostname name proxies, by their Service")
 		}
 		one := gatewayv1.GatewaySpecAddress{Value: string(kind) + "/" + a.Value}
 		if seen[one] && a.Value != "" {
@@ -207,13 +207,13 @@ func (k *checker) frontendValidation(at *path, v *gatewayv1.FrontendTLSValidatio
 		k.errorf(refs, "must have at least one element")
 	}
 	if len(v.CACertificateRefs) > 1 {
-		k.warnf(refs, "the listeners are not served: only one reference is supported")
+		k.warnf(GatewayAPINotServed, refs, "the listeners are not served: only one reference is supported")
 	}
 	for i, ref := range v.CACertificateRefs {
 		k.objectName(refs.at(i).field("name"), string(ref.Name))
 		k.otherNamespace(refs.at(i).field("namespace"), ref.Namespace)
 		if ref.Group != "" || ref.Kind != "ConfigMap" && ref.Kind != "Secret" {
-			k.warnf(refs.at(i).field("kind"), "the listeners are not served: the certificates of authorities are in a ConfigMap or a Secret")
+			k.warnf(GatewayAPINotServed, refs.at(i).field("kind"), "the listeners are not served: the certificates of authorities are in a ConfigMap or a Secret")
 		}
 	}
 	switch v.Mode {
@@ -238,7 +238,7 @@ func validateBackendTLSPolicy(k *checker, policy *gatewayv1.BackendTLSPolicy) {
 		switch string(ref.Group) + "/" + string(ref.Kind) {
 		case "/Service", string(ServiceEntry):
 		default:
-			k.warnf(at.at(i).field("kind"), "has no effect: the target must be a Service or a ServiceEntry")
+			k.warnf(NoEffect, at.at(i).field("kind"), "has no effect: the target must be a Service or a ServiceEntry")
 		}
 		target := strings.Join([]string{string(ref.Group), string(ref.Kind), string(ref.Name)}, "/")
 		section := target + "/" + string(deref(ref.SectionName, ""))
@@ -266,19 +266,19 @@ func validateBackendTLSPolicy(k *checker, policy *gatewayv1.BackendTLSPolicy) {
 		k.errorf(at.field("wellKnownCACertificates"), "must be System")
 	}
 	if len(v.CACertificateRefs) > 1 {
-		k.warnf(at.field("caCertificateRefs").at(1), "has no effect: only the first reference is used")
+		k.warnf(OnlyFirstUsed, at.field("caCertificateRefs").at(1), "has no effect: only the first reference is used")
 	}
 	for i, ref := range v.CACertificateRefs {
 		k.objectName(at.field("caCertificateRefs").at(i).field("name"), string(ref.Name))
 		if ref.Group != "" || ref.Kind != "ConfigMap" {
-			k.warnf(at.field("caCertificateRefs").at(i).field("kind"), "nothing is trusted: the certificates of authorities must be in a ConfigMap")
+			k.warnf(GatewayAPICertificates, at.field("caCertificateRefs").at(i).field("kind"), "nothing is trusted: the certificates of authorities must be in a ConfigMap")
 		}
 	}
 	for i, san := range v.SubjectAltNames {
 		k.subjectAltName(at.field("subjectAltNames").at(i), san)
 	}
 	for _, key := range slices.Sorted(maps.Keys(spec.Options)) {
-		k.warnf(root.field("options").field(string(key)), "not supported: there are no options")
+		k.warnf(FieldNotSupported, root.field("options").field(string(key)), "not supported: there are no options")
 	}
 }
 

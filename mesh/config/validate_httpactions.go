@@ -31,7 +31,7 @@ func (k *checker) directResponse(at *path, response *networking.HTTPDirectRespon
 	case size > maxBody:
 		k.errorf(at.field("body"), "must be at most 1 MiB, and has %d bytes", size)
 	case size > largeBody:
-		k.warnf(at.field("body"), "is sent to every proxy, and has %d bytes", size)
+		k.warnf(LargeBody, at.field("body"), "is sent to every proxy, and has %d bytes", size)
 	}
 }
 
@@ -136,7 +136,7 @@ func (k *checker) fault(at *path, fault *networking.HTTPFaultInjection) {
 	case *networking.HTTPFaultInjection_Delay_ExponentialDelay:
 		k.errorf(at.field("exponentialDelay"), "is not supported by Envoy: write fixedDelay")
 	default:
-		k.warnf(at, "has no effect without a fixedDelay")
+		k.warnf(NoEffect, at, "has no effect without a fixedDelay")
 	}
 }
 
@@ -158,6 +158,6 @@ func (k *checker) abort(at *path, abort *networking.HTTPFaultInjection_Abort) {
 	case *networking.HTTPFaultInjection_Abort_Http2Error:
 		k.errorf(at.field("http2Error"), "is not supported by Envoy: write httpStatus or grpcStatus")
 	default:
-		k.warnf(at, "has no effect without an httpStatus or a grpcStatus")
+		k.warnf(NoEffect, at, "has no effect without an httpStatus or a grpcStatus")
 	}
 }

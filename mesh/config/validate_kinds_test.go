@@ -15,7 +15,7 @@ func TestDestinationRulesAreValidated(t *testing.T) {
 			"spec.workloadSelector.a: labels are compared as they are: there are no wildcards",
 			"spec.exportTo[0]: a rule with a workloadSelector is for its own namespace only"}},
 		{"policies of ports", "host: a\ntrafficPolicy: {portLevelSettings: [{port: {number: 80}, tls: {mode: DISABLE}}, {port: {number: 80}}, {}]}", []string{
-			"spec.trafficPolicy.portLevelSettings[1].port.number: warning: portLevelSettings[0] is for the same port, and is used for it",
+			"spec.trafficPolicy.portLevelSettings[1].port.number: warning: portLevelSettings[0] is for the same port, and is used for it [HM0103]",
 			"spec.trafficPolicy.portLevelSettings[1]: must have a loadBalancer, connectionPool, outlierDetection or tls",
 			"spec.trafficPolicy.portLevelSettings[2].port.number: must be a port from 1 to 65535, and is 0",
 			"spec.trafficPolicy.portLevelSettings[2]: must have a loadBalancer, connectionPool, outlierDetection or tls"}},
@@ -44,8 +44,8 @@ func TestDestinationRulesAreValidated(t *testing.T) {
 			"spec.trafficPolicy.retryBudget.percent: must be a percentage from 0 to 100, and is 101",
 			"spec.trafficPolicy.retryBudget.budgetInterval: must be a duration of at least 1ms, and is 0s"}},
 		{"fields that are not supported", "host: a\ntrafficPolicy: {outlierDetection: {consecutiveErrors: 1}, loadBalancer: {simple: RANDOM, zoneAwareLbSetting: {enabled: true}}}", []string{
-			"spec.trafficPolicy.loadBalancer.zoneAwareLbSetting: warning: only regions are preferred, unless the bootstrap of a proxy has a local_cluster_name, which that of a holdfast agent has not: for zones write localityLbSetting",
-			"spec.trafficPolicy.outlierDetection.consecutiveErrors: warning: not supported: deprecated, and Istio ignores it too: write consecutive5xxErrors or consecutiveGatewayErrors"}},
+			"spec.trafficPolicy.loadBalancer.zoneAwareLbSetting: warning: only regions are preferred, unless the bootstrap of a proxy has a local_cluster_name, which that of a holdfast agent has not: for zones write localityLbSetting [HM0111]",
+			"spec.trafficPolicy.outlierDetection.consecutiveErrors: warning: not supported: deprecated, and Istio ignores it too: write consecutive5xxErrors or consecutiveGatewayErrors [HM0101]"}},
 	})
 }
 
@@ -59,7 +59,7 @@ func TestClientTLSIsValidated(t *testing.T) {
 		{"no verification, and something to verify", "host: a\ntrafficPolicy: {tls: {mode: SIMPLE, insecureSkipVerify: true, subjectAltNames: [a]}}", []string{
 			"spec.trafficPolicy.tls.insecureSkipVerify: cannot be combined with caCertificates, subjectAltNames or the CA of a credentialName"}},
 		{"files without TLS", "host: a\ntrafficPolicy: {tls: {mode: DISABLE, caCertificates: /ca}}", []string{
-			"spec.trafficPolicy.tls: warning: the mode DISABLE does not use the certificates that are given"}},
+			"spec.trafficPolicy.tls: warning: the mode DISABLE does not use the certificates that are given [HM0102]"}},
 	})
 }
 
@@ -70,7 +70,7 @@ func TestLoadBalancersAreValidated(t *testing.T) {
 	const at = "spec.trafficPolicy.loadBalancer"
 	validateRows(t, DestinationRule, []row{
 		{"hash of nothing", lb("consistentHash: {}"), []string{
-			at + ".consistentHash: warning: has no key (httpHeaderName, httpCookie, useSourceIp or httpQueryParameterName): requests are distributed at random"}},
+			at + ".consistentHash: warning: has no key (httpHeaderName, httpCookie, useSourceIp or httpQueryParameterName): requests are distributed at random [HM0112]"}},
 		{"cookies", lb("consistentHash: {httpCookie: {ttl: -1s, attributes: [{name: a}, {name: a}, {}]}}"), []string{
 			at + ".consistentHash.httpCookie.name: it is missing", at + ".consistentHash.httpCookie.ttl: must be a duration, or 0s for a cookie of the session",
 			at + `.consistentHash.httpCookie.attributes[1].name: "a" is there twice`, at + ".consistentHash.httpCookie.attributes[2].name: it is missing"}},
@@ -84,7 +84,7 @@ func TestLoadBalancersAreValidated(t *testing.T) {
 			at + ".consistentHash.minimumRingSize: cannot be combined with ringHash or maglev"}},
 		{"both locality settings", lb("localityLbSetting: {}, zoneAwareLbSetting: {failoverPriority: [topology.kubernetes.io/zone]}"), []string{
 			at + ".zoneAwareLbSetting: only one of localityLbSetting and zoneAwareLbSetting can be set",
-			at + ".zoneAwareLbSetting: warning: only regions are preferred, unless the bootstrap of a proxy has a local_cluster_name, which that of a holdfast agent has not: for zones write localityLbSetting",
+			at + ".zoneAwareLbSetting: warning: only regions are preferred, unless the bootstrap of a proxy has a local_cluster_name, which that of a holdfast agent has not: for zones write localityLbSetting [HM0111]",
 			at + `.zoneAwareLbSetting.failoverPriority[0]: "topology.kubernetes.io/zone" is always taken into account: leave it out`}},
 		{"distribution", lb("localityLbSetting: {distribute: [{from: a/*, to: {a/b: 50, 'c/*': 49}}, {from: a/b, to: {d: 0, e: 100}}, {from: 'x//y', to: {d: 100}}]}"), []string{
 			at + ".localityLbSetting.distribute[0].to: the weights must add up to 100, and add up to 99",
@@ -101,7 +101,7 @@ func TestLoadBalancersAreValidated(t *testing.T) {
 		{"failover and distribution", lb("localityLbSetting: {failover: [{from: a, to: b}], distribute: [{from: a, to: {b: 100}}]}"), []string{
 			at + ".localityLbSetting.failover: only one of distribute and failover can be set"}},
 		{"failover without outlier detection", "host: a\ntrafficPolicy: {loadBalancer: {localityLbSetting: {failover: [{from: a, to: b}]}}}", []string{
-			at + ".localityLbSetting: warning: there is no failover without outlierDetection"}},
+			at + ".localityLbSetting: warning: there is no failover without outlierDetection [HM0111]"}},
 		{"warmup", lb("warmup: {minimumPercent: 101, aggression: 0}"), []string{at + ".warmup.duration: it is missing",
 			at + ".warmup.minimumPercent: must be a percentage from 0 to 100, and is 101", at + ".warmup.aggression: must be greater than 0, and is 0"}},
 	})
@@ -133,7 +133,7 @@ func TestGatewaysAreValidated(t *testing.T) {
 			"spec.servers[0].tls: the protocol HTTP has no TLS: only httpsRedirect can be set"}},
 		{"HTTP with a redirect", server("port: {number: 80, name: p, protocol: HTTP}, hosts: ['*'], tls: {httpsRedirect: true}"), nil},
 		{"TCP with TLS", server("port: {number: 80, name: p, protocol: TCP}, hosts: ['*'], tls: {httpsRedirect: true}"), []string{
-			"spec.servers[0].tls: the protocol TCP has no TLS: write HTTPS or TLS", "spec.servers[0].tls.httpsRedirect: warning: has an effect for HTTP only"}},
+			"spec.servers[0].tls: the protocol TCP has no TLS: write HTTPS or TLS", "spec.servers[0].tls.httpsRedirect: warning: has an effect for HTTP only [HM0102]"}},
 	})
 }
 
@@ -149,14 +149,14 @@ func TestServerTLSIsValidated(t *testing.T) {
 		{"two sources", tls("mode: SIMPLE, credentialName: c, serverCertificate: /c, privateKey: /k"), []string{
 			at + ".credentialName: there must be one source of certificates, and there are serverCertificate and credentialName"}},
 		{"mesh mTLS with certificates", tls("mode: ISTIO_MUTUAL, credentialName: c"), []string{at + ": the mode ISTIO_MUTUAL uses the certificates of the mesh: remove the others"}},
-		{"passthrough with certificates", tls("mode: PASSTHROUGH, credentialName: c"), []string{at + ": warning: the mode PASSTHROUGH uses no certificates: those that are given have no effect"}},
-		{"a CRL in the mode SIMPLE", tls("mode: SIMPLE, credentialName: c, caCrl: /crl"), []string{at + ".caCrl: warning: has no effect with a credentialName: the CRL is in the credential"}},
+		{"passthrough with certificates", tls("mode: PASSTHROUGH, credentialName: c"), []string{at + ": warning: the mode PASSTHROUGH uses no certificates: those that are given have no effect [HM0102]"}},
+		{"a CRL in the mode SIMPLE", tls("mode: SIMPLE, credentialName: c, caCrl: /crl"), []string{at + ".caCrl: warning: has no effect with a credentialName: the CRL is in the credential [HM0102]"}},
 		{"a CRL without clients' certificates", tls("mode: SIMPLE, serverCertificate: /c, privateKey: /k, caCrl: /crl"), []string{
 			at + ".caCrl: cannot be combined with the mode SIMPLE, in which clients have no certificates"}},
 		{"incomplete certificates", tls("mode: SIMPLE, tlsCertificates: [{serverCertificate: /c}, {serverCertificate: /c, privateKey: /k}, {serverCertificate: /c, privateKey: /k}]"), []string{
-			at + ".tlsCertificates: warning: proxies use up to 2 certificates", at + ".tlsCertificates[0]: must have a serverCertificate and a privateKey"}},
+			at + ".tlsCertificates: warning: proxies use up to 2 certificates [HM0108]", at + ".tlsCertificates[0]: must have a serverCertificate and a privateKey"}},
 		{"versions and lists", tls("mode: SIMPLE, credentialName: c, minProtocolVersion: TLSV1_3, maxProtocolVersion: TLSV1_2, cipherSuites: [A, A, '']"), []string{
-			at + ".minProtocolVersion: must not be above maxProtocolVersion", at + `.cipherSuites[1]: warning: "A" is there twice`, at + ".cipherSuites[2]: must not be empty"}},
+			at + ".minProtocolVersion: must not be above maxProtocolVersion", at + `.cipherSuites[1]: warning: "A" is there twice [HM0103]`, at + ".cipherSuites[2]: must not be empty"}},
 	})
 }
 
@@ -164,7 +164,7 @@ func TestSidecarsAreValidated(t *testing.T) {
 	validateRows(t, Sidecar, []row{
 		{"valid", "egress: [{port: {number: 80, protocol: HTTP, name: http}, hosts: ['./*', '~x/*']}, {hosts: ['istio-system/*']}]\ningress: [{port: {number: 80, protocol: HTTP}, defaultEndpoint: 127.0.0.1:8080}]", nil},
 		{"empty", "workloadSelector: {}", []string{
-			"spec.workloadSelector: warning: selects by no label, and therefore applies to all workloads of the namespace",
+			"spec.workloadSelector: warning: selects by no label, and therefore applies to all workloads of the namespace [HM0104]",
 			"spec: must have ingress, egress, an outboundTrafficPolicy or an inboundConnectionPool"}},
 		{"ingress", "ingress: [{}, {port: {number: 80, protocol: X, name: a_b, targetPort: 1}, bind: x, defaultEndpoint: a:80}, {port: {number: 80}, defaultEndpoint: ':0'}]", []string{
 			"spec.ingress[0].port: it is missing", `spec.ingress[1].port.name: "a_b" is no name of a port: use lower case letters, digits and '-', at most 63`,
@@ -176,12 +176,12 @@ func TestSidecarsAreValidated(t *testing.T) {
 			"spec.ingress[0].tls.httpsRedirect: cannot be used in a Sidecar", "spec.ingress[0].tls.mode: ISTIO_MUTUAL cannot be used in a Sidecar",
 			`spec.ingress[0].tls: the protocol must be HTTPS or TLS, and is "HTTP"`}},
 		{"HTTP limits of TCP", "ingress: [{port: {number: 80, protocol: TCP}, connectionPool: {http: {maxRetries: 1}}}]", []string{
-			"spec.ingress[0].connectionPool.http: warning: has no effect for the protocol TCP"}},
+			"spec.ingress[0].connectionPool.http: warning: has no effect for the protocol TCP [HM0102]"}},
 		{"egress", "egress: [{hosts: ['*/*']}, {port: {number: 0}, bind: x, hosts: [a]}, {port: {number: 1}, hosts: [a/b, a_b/c.com, '*/*', '*/*']}, {port: {number: 1}, hosts: []}]", []string{
 			"spec.egress[0]: only the last egress can be without a port, which catches everything else",
 			"spec.egress[1].port.number: must be a port from 1 to 65535, or bind must be unix:///PATH", `spec.egress[1].hosts[0]: "a" must be of the form namespace/host`,
 			`spec.egress[2].hosts[0]: "b" is a short name: write the full name of the host`, `spec.egress[2].hosts[1]: "a_b" is no namespace, ".", "*" or "~"`,
-			`spec.egress[2].hosts[3]: warning: "*/*" is there twice`, `spec.egress[2].hosts: warning: "*/*" contains all other hosts`,
+			`spec.egress[2].hosts[3]: warning: "*/*" is there twice [HM0103]`, `spec.egress[2].hosts: warning: "*/*" contains all other hosts [HM0103]`,
 			"spec.egress[3].port.number: another egress has the port 1 too", "spec.egress[3].hosts: must have at least one host"}},
 		{"sockets of egress", "egress: [{port: {protocol: HTTP}, bind: 'unix:///s', captureMode: IPTABLES, hosts: ['*/*']}, {port: {protocol: HTTP}, bind: 'unix:///s', hosts: ['*/*']}]", []string{
 			"spec.egress[0].captureMode: must be DEFAULT or NONE for a Unix socket", "spec.egress[1].bind: another egress has this socket too"}},
@@ -200,7 +200,7 @@ func TestServiceEntriesAreValidated(t *testing.T) {
 		{"empty", "{}", []string{"spec.hosts: must have at least one host"}},
 		{"hosts", "hosts: ['*', 'a_b', '*a.com']\n" + port, []string{`spec.hosts[0]: "*" is too much: a ServiceEntry describes some hosts`,
 			`spec.hosts[1]: "a_b" is no host: its first label must have letters, digits and '-', and may be or begin with '*'`,
-			`spec.hosts[2]: warning: "*a.com" has a "*" that is only a part of a label: such a host is not matched`}},
+			`spec.hosts[2]: warning: "*a.com" has a "*" that is only a part of a label: such a host is not matched [HM0115]`}},
 		{"addresses", "hosts: [a.com]\naddresses: [x, 10.0.0.0/8]\nresolution: DNS\n" + port, []string{`spec.addresses[0]: "x" is no IP address`, "spec.addresses[1]: a prefix needs the resolution NONE or STATIC"}},
 		{"ports", "hosts: [a.com]\nports: [{number: 0, name: a_b}, {number: 80, name: a, protocol: X}, {number: 80, name: a, targetPort: 70000}]", []string{
 			`spec.ports[0].name: "a_b" is no name of a port: use lower case letters, digits and '-', at most 63`,
@@ -232,11 +232,11 @@ func TestWorkloadEntriesAreValidated(t *testing.T) {
 		{"valid", "address: 10.0.0.1\nports: {http: 80}\nlabels: {app: a, example.com/b: c}\nlocality: a/b/c", nil},
 		{"a name", "address: vm.example.com", nil},
 		{"no address", "{}", []string{"spec.address: it is missing"}},
-		{"only a network", "network: n1", []string{"spec.address: warning: it is missing: the workload is reached through the gateways of its network only"}},
+		{"only a network", "network: n1", []string{"spec.address: warning: it is missing: the workload is reached through the gateways of its network only [HM0113]"}},
 		{"wrong values", "address: a_b\nports: {a_b: 0}\nlabels: {'a b': c}\nlocality: a//b", []string{
 			`spec.address: "a_b" is neither an IP address nor a host`, `spec.ports.a_b: "a_b" is no name of a port: use lower case letters, digits and '-', at most 63`,
 			"spec.ports.a_b: must be a port from 1 to 65535, and is 0", `spec.labels.a b: "a b" is no key of a label`,
-			`spec.locality: warning: "a//b" is no locality as in region/zone/subzone`}},
+			`spec.locality: warning: "a//b" is no locality as in region/zone/subzone [HM0111]`}},
 	})
 }
 
@@ -257,12 +257,12 @@ func TestEnvoyFiltersAreValidated(t *testing.T) {
 	const at = "spec.configPatches[0]"
 	validateRows(t, EnvoyFilter, []row{
 		{"valid", "workloadSelector: {labels: {app: a}}\n" + patch("applyTo: HTTP_FILTER, match: {context: GATEWAY}, patch: {operation: INSERT_FIRST, value: "+lua+"}"), nil},
-		{"a selector of nothing", "workloadSelector: {}", []string{"spec.workloadSelector: warning: selects by no label, and therefore applies to all workloads of the namespace"}},
+		{"a selector of nothing", "workloadSelector: {}", []string{"spec.workloadSelector: warning: selects by no label, and therefore applies to all workloads of the namespace [HM0104]"}},
 		{"a selector and references", "workloadSelector: {labels: {app: a}}\ntargetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: a}]", []string{"spec.targetRefs: cannot be used together with workloadSelector"}},
 		{"references", "targetRefs: [{}, {kind: Service, name: a}, {group: networking.istio.io, kind: Gateway, name: a}, {group: gateway.networking.k8s.io, kind: Gateway, name: a, namespace: other}]", []string{
 			"spec.targetRefs[0]: must have a kind and a name",
-			"spec.targetRefs[1]: warning: selects no proxy: only a Gateway of gateway.networking.k8s.io can be named; select other gateways by labels",
-			"spec.targetRefs[2]: warning: selects no proxy: only a Gateway of gateway.networking.k8s.io can be named; select other gateways by labels",
+			"spec.targetRefs[1]: warning: selects no proxy: only a Gateway of gateway.networking.k8s.io can be named; select other gateways by labels [HM0301]",
+			"spec.targetRefs[2]: warning: selects no proxy: only a Gateway of gateway.networking.k8s.io can be named; select other gateways by labels [HM0301]",
 			`spec.targetRefs[3].namespace: must be that of the document, and is "other"`}},
 		{"no applyTo", patch("patch: {operation: REMOVE}"), []string{at + ".applyTo: it is missing"}},
 		{"no patch", patch("applyTo: CLUSTER"), []string{at + ".patch: it is missing"}},
@@ -270,26 +270,26 @@ func TestEnvoyFiltersAreValidated(t *testing.T) {
 		{"no value", patch("applyTo: CLUSTER, patch: {operation: MERGE}"), []string{at + ".patch.value: it is missing: only a REMOVE has none"}},
 		{"a bootstrap", patch("applyTo: BOOTSTRAP, match: {proxy: {metadata: {a: b}}}, patch: {operation: MERGE, value: {stats_flush_interval: 1s}}"), nil},
 		{"an object of a bootstrap", patch("applyTo: BOOTSTRAP, match: {context: GATEWAY, cluster: {name: a}}, patch: {operation: ADD, value: {}}"), []string{
-			at + ".match.cluster: warning: has no effect on BOOTSTRAP", at + ".patch.operation: warning: ADD has no effect on BOOTSTRAP"}},
-		{"a waypoint", patch("applyTo: CLUSTER, match: {context: WAYPOINT}, patch: {operation: REMOVE}"), []string{at + ".match.context: warning: the patch has no effect: there are no waypoints"}},
+			at + ".match.cluster: warning: has no effect on BOOTSTRAP [HM0102]", at + ".patch.operation: warning: ADD has no effect on BOOTSTRAP [HM0102]"}},
+		{"a waypoint", patch("applyTo: CLUSTER, match: {context: WAYPOINT}, patch: {operation: REMOVE}"), []string{at + ".match.context: warning: the patch has no effect: there are no waypoints [HM0102]"}},
 		{"a version", patch("applyTo: CLUSTER, match: {proxy: {proxyVersion: '('}}, patch: {operation: REMOVE}"), []string{
 			at + ".match.proxy.proxyVersion: is no regular expression: missing closing ): `(`"}},
 		{"another match", patch("applyTo: CLUSTER, match: {listener: {name: a}}, patch: {operation: REMOVE}"), []string{at + ".match.listener: CLUSTER is matched by a cluster"}},
 		{"a match of an extension", patch("applyTo: EXTENSION_CONFIG, match: {listener: {name: a}}, patch: {operation: REMOVE}"), []string{
-			at + ".match.listener: warning: has no effect on EXTENSION_CONFIG", at + ".patch.operation: warning: REMOVE has no effect on EXTENSION_CONFIG"}},
+			at + ".match.listener: warning: has no effect on EXTENSION_CONFIG [HM0102]", at + ".patch.operation: warning: REMOVE has no effect on EXTENSION_CONFIG [HM0102]"}},
 		{"a filter in another", patch("applyTo: NETWORK_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.tcp_proxy, subFilter: {name: a}}}}}, patch: {operation: REMOVE}"), []string{
 			at + ".match.listener.filterChain.filter.subFilter: can only be used with HTTP_FILTER"}},
 		{"a filter in TCP", patch("applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.tcp_proxy, subFilter: {name: a}}}}}, patch: {operation: REMOVE}"), []string{
 			at + ".match.listener.filterChain.filter.name: only envoy.filters.network.http_connection_manager has filters in it"}},
 		{"filters without names", patch("applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {}}}}, patch: {operation: REMOVE}"), []string{at + ".match.listener.filterChain.filter.name: it is missing"}},
 		{"old names", patch("applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.http_connection_manager, subFilter: {name: envoy.router}}}}}, patch: {operation: REMOVE}"), []string{
-			at + ".match.listener.filterChain.filter.name: warning: filters have no such name any more: write it as in envoy.filters.network.http_connection_manager",
-			at + ".match.listener.filterChain.filter.subFilter.name: warning: filters have no such name any more: write it as in envoy.filters.network.http_connection_manager"}},
+			at + ".match.listener.filterChain.filter.name: warning: filters have no such name any more: write it as in envoy.filters.network.http_connection_manager [HM0107]",
+			at + ".match.listener.filterChain.filter.subFilter.name: warning: filters have no such name any more: write it as in envoy.filters.network.http_connection_manager [HM0107]"}},
 		{"values", "configPatches: [{applyTo: CLUSTER, patch: {operation: MERGE, value: {conect_timeout: 1s}}}, {applyTo: CLUSTER, patch: {operation: ADD, value: {connect_timeout: 0s, name: a}}}]", []string{
 			at + `.patch.value.conect_timeout: unknown field "conect_timeout"`, "spec.configPatches[1].patch.value.connect_timeout: value must be greater than 0s"}},
 		{"fields that are not supported", patch("applyTo: HTTP_FILTER, match: {listener: {portName: http}}, patch: {operation: ADD, filterClass: AUTHZ, value: " + lua + "}"), []string{
-			at + ".match.listener.portName: warning: not supported: Istio does not implement it: write the portNumber",
-			at + ".patch.filterClass: warning: not supported: as with istiod it has no effect: say the place by the operation and the name of a filter"}},
+			at + ".match.listener.portName: warning: not supported: Istio does not implement it: write the portNumber [HM0101]",
+			at + ".patch.filterClass: warning: not supported: as with istiod it has no effect: say the place by the operation and the name of a filter [HM0101]"}},
 	})
 }
 

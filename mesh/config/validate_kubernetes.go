@@ -61,7 +61,7 @@ func validateService(k *checker, service *corev1.Service) {
 	k.labels(root.field("selector"), spec.Selector)
 	k.nodeSelector(service)
 	if spec.SessionAffinity == corev1.ServiceAffinityClientIP {
-		k.warnf(root.field("sessionAffinity"), "not supported: write a DestinationRule with consistentHash")
+		k.warnf(FieldNotSupported, root.field("sessionAffinity"), "not supported: write a DestinationRule with consistentHash")
 	}
 }
 
@@ -83,7 +83,7 @@ func (k *checker) transport(at *path, protocol corev1.Protocol) {
 	switch protocol {
 	case "", corev1.ProtocolTCP, corev1.ProtocolUDP:
 	case corev1.ProtocolSCTP:
-		k.warnf(at, "SCTP is not proxied")
+		k.warnf(ProtocolNotProxied, at, "SCTP is not proxied")
 	default:
 		k.errorf(at, "%q is no protocol: write TCP or UDP", protocol)
 	}
@@ -93,7 +93,7 @@ func (k *checker) transport(at *path, protocol corev1.Protocol) {
 func validateEndpointSlice(k *checker, slice *discoveryv1.EndpointSlice) {
 	root := (*path)(nil)
 	if k.config.Labels[discoveryv1.LabelServiceName] == "" {
-		k.warnf((&path{name: "metadata"}).field("labels"), "has no effect without the label %s", discoveryv1.LabelServiceName)
+		k.warnf(NoEffect, (&path{name: "metadata"}).field("labels"), "has no effect without the label %s", discoveryv1.LabelServiceName)
 	}
 	switch slice.AddressType {
 	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN:
@@ -173,7 +173,7 @@ func validateIngress(k *checker, ingress *networkingv1.Ingress) {
 			k.ingressHost(at.field("hosts").at(j), host)
 		}
 		if of.SecretName == "" {
-			k.warnf(at.field("secretName"), "it is missing: there is no TLS for these hosts")
+			k.warnf(NoCertificate, at.field("secretName"), "it is missing: there is no TLS for these hosts")
 		}
 	}
 }

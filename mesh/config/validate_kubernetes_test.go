@@ -28,16 +28,16 @@ func TestServicesAreValidated(t *testing.T) {
 			"spec.ports[0].name: it is missing: each of several ports needs a name",
 			`spec.ports[1].name: "a_b" is no name of a port: use lower case letters, digits and '-', at most 63`, "spec.ports[1].port: 80 is the port of ports[0] too",
 			"spec.ports[1].targetPort: must be a port from 1 to 65535, and is 70000",
-			"spec.ports[3].port: must be a port from 1 to 65535, and is 0", "spec.ports[3].protocol: warning: SCTP is not proxied", `spec.ports[3].name: "a" is the name of ports[2] too`,
+			"spec.ports[3].port: must be a port from 1 to 65535, and is 0", "spec.ports[3].protocol: warning: SCTP is not proxied [HM0110]", `spec.ports[3].name: "a" is the name of ports[2] too`,
 			`spec.ports[4].protocol: "X" is no protocol: write TCP or UDP`}},
 		{"an external name", "spec: {type: ExternalName, externalName: a_b}", []string{`spec.externalName: "a_b" is no host: use labels of letters, digits and '-', at most 63 each, with dots between them`}},
 		{"a type that is none", "spec: {type: Other}", []string{`spec.type: "Other" is no type: write ClusterIP, NodePort, LoadBalancer or ExternalName`}},
-		{"affinity of clients", "spec: {ports: [{port: 80}], sessionAffinity: ClientIP}", []string{"spec.sessionAffinity: warning: not supported: write a DestinationRule with consistentHash"}},
+		{"affinity of clients", "spec: {ports: [{port: 80}], sessionAffinity: ClientIP}", []string{"spec.sessionAffinity: warning: not supported: write a DestinationRule with consistentHash [HM0101]"}},
 	})
 }
 
 func TestEndpointSlicesAreValidated(t *testing.T) {
-	const noLabel = "metadata.labels: warning: has no effect without the label kubernetes.io/service-name"
+	const noLabel = "metadata.labels: warning: has no effect without the label kubernetes.io/service-name [HM0102]"
 	validateRows(t, EndpointSlice, []row{
 		{"valid but for its label", "addressType: IPv4\nendpoints: [{addresses: [10.0.0.1], conditions: {ready: true}}]\nports: [{port: 80, name: ''}]", []string{noLabel}},
 		{"a type that is none", "addressType: IPv5\nendpoints: []", []string{noLabel, "addressType: must be IPv4, IPv6 or FQDN"}},
@@ -66,7 +66,7 @@ func TestIngressesAreValidated(t *testing.T) {
 			`spec.rules[0].host: "a_b" is no host: its first label must have letters, digits and '-', and may be or begin with '*'`,
 			`spec.rules[1].host: "*a.com" has a "*" that is only a part of a label: such a host is not matched`,
 			`spec.tls[0].hosts[0]: "a_b" is no host: its first label must have letters, digits and '-', and may be or begin with '*'`,
-			"spec.tls[0].secretName: warning: it is missing: there is no TLS for these hosts"}},
+			"spec.tls[0].secretName: warning: it is missing: there is no TLS for these hosts [HM0116]"}},
 		{"paths", "spec: {rules: [{http: {paths: [{path: a, pathType: Exact, backend: {}}, {backend: {resource: {kind: a, name: b}}}, {pathType: Other, backend: {service: {name: a_b, port: {}}}}, " +
 			"{pathType: ImplementationSpecific, backend: {service: {name: a, port: {number: 70000}}}}]}}]}", []string{
 			`spec.rules[0].http.paths[0].path: must begin with "/"`, "spec.rules[0].http.paths[0].backend.service: it is missing",
@@ -177,17 +177,17 @@ func TestMeshConfigurationsAreValidated(t *testing.T) {
 			"discoverySelectors[0].matchExpressions[2].values: the operator Exists has no values",
 			"serviceEntryVisibility.policies[0].matchingRules[0].namespaceSelector: it is missing",
 			`serviceEntryVisibility.policies[0].matchingRules[1].namespaceSelector.matchExpressions[0].operator: must be In, NotIn, Exists or DoesNotExist, and is "in"`,
-			"serviceEntryVisibility: warning: has an effect with applyToSidecars only"}},
+			"serviceEntryVisibility: warning: has an effect with applyToSidecars only [HM0102]"}},
 		{"connections", "outboundTrafficPolicy: {mode: ALLOW_ANY, tls: {mode: SIMPLE}}\nzoneAwareLbSetting: {enabled: false, failover: [{from: a, to: a}]}\n" +
 			"defaultConfig: {connectionSettings: {profile: EDGE, httpIdleTimeout: -1s, httpMaxConcurrentStreams: 0, http2InitialStreamWindowSize: 100}}", []string{
-			"zoneAwareLbSetting.failover[0].to: must be another region than from", "outboundTrafficPolicy.tls: warning: has an effect with the mode ALLOW_ANY_DYNAMIC_DNS only",
+			"zoneAwareLbSetting.failover[0].to: must be another region than from", "outboundTrafficPolicy.tls: warning: has an effect with the mode ALLOW_ANY_DYNAMIC_DNS only [HM0102]",
 			"defaultConfig.connectionSettings.httpIdleTimeout: must be a duration of at least 1ms, and is -1s",
 			"defaultConfig.connectionSettings.httpMaxConcurrentStreams: must be at least 1, and is 0",
 			"defaultConfig.connectionSettings.http2InitialStreamWindowSize: must be at least 65535, and is 100"}},
 		{"what is not supported", "defaultConfig: {tracing: {sampling: 1, zipkin: {address: x}}, concurrency: 2, connectionSettings: {clusterPerConnectionBufferLimitBytes: 1}}", []string{
-			"defaultConfig.concurrency: warning: not supported: it configures the process of the proxy: set it in its holdfast agent",
-			"defaultConfig.tracing.zipkin: warning: not supported: its tracer is in the bootstrap of the proxy: name a provider in extensionProviders",
-			"defaultConfig.connectionSettings.clusterPerConnectionBufferLimitBytes: warning: not supported: istiod ignores it too"}},
+			"defaultConfig.concurrency: warning: not supported: it configures the process of the proxy: set it in its holdfast agent [HM0101]",
+			"defaultConfig.tracing.zipkin: warning: not supported: its tracer is in the bootstrap of the proxy: name a provider in extensionProviders [HM0101]",
+			"defaultConfig.connectionSettings.clusterPerConnectionBufferLimitBytes: warning: not supported: istiod ignores it too [HM0101]"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := problems(t, "f", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    "+strings.ReplaceAll(tc.spec, "\n", "\n    ")+"\n")

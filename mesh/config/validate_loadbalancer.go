@@ -48,7 +48,7 @@ func (k *checker) consistentHash(at *path, hash *networking.LoadBalancerSettings
 		return
 	}
 	if hash.HashKey == nil {
-		k.warnf(at, "has no key (httpHeaderName, httpCookie, useSourceIp or httpQueryParameterName): requests are distributed at random")
+		k.warnf(HashWithoutKey, at, "has no key (httpHeaderName, httpCookie, useSourceIp or httpQueryParameterName): requests are distributed at random")
 	}
 	if header, ok := hash.HashKey.(*networking.LoadBalancerSettings_ConsistentHashLB_HttpHeaderName); ok {
 		k.report(at.field("httpHeaderName"), header.HttpHeaderName, headerNameProblem(header.HttpHeaderName))
@@ -138,7 +138,7 @@ func (k *checker) zoneAwareLB(at *path, lb *networking.ZoneAwareLoadBalancerSett
 		return
 	}
 	if lb.Enabled == nil || lb.Enabled.Value {
-		k.warnf(at, "only regions are preferred, unless the bootstrap of a proxy has a local_cluster_name, which that of a holdfast agent has not: for zones write localityLbSetting")
+		k.warnf(LocalityIncomplete, at, "only regions are preferred, unless the bootstrap of a proxy has a local_cluster_name, which that of a holdfast agent has not: for zones write localityLbSetting")
 	}
 	for i, label := range lb.FailoverPriority {
 		if slices.Contains(topologyLabels, label) {
@@ -157,7 +157,7 @@ type failover interface {
 // checkFailovers checks the regions that take over from others.
 func checkFailovers[F failover](k *checker, at *path, failovers []F, priority []string, outlier bool) {
 	if len(failovers)+len(priority) > 0 && !outlier {
-		k.warnf(at, "there is no failover without outlierDetection")
+		k.warnf(LocalityIncomplete, at, "there is no failover without outlierDetection")
 	}
 	for i, f := range failovers {
 		k.failover(at.field("failover").at(i), f)

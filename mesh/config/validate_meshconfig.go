@@ -39,7 +39,7 @@ func validateMeshConfig(k *checker, spec *meshv1alpha1.MeshConfig) {
 	k.zoneAwareLB(root.field("zoneAwareLbSetting"), spec.ZoneAwareLbSetting, true)
 	k.clientTLS(root.fields("outboundTrafficPolicy.tls"), spec.OutboundTrafficPolicy.GetTls())
 	if policy := spec.OutboundTrafficPolicy; policy.GetTls() != nil && policy.GetMode() != meshv1alpha1.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY_DYNAMIC_DNS {
-		k.warnf(root.fields("outboundTrafficPolicy.tls"), "has an effect with the mode ALLOW_ANY_DYNAMIC_DNS only")
+		k.warnf(NoEffect, root.fields("outboundTrafficPolicy.tls"), "has an effect with the mode ALLOW_ANY_DYNAMIC_DNS only")
 	}
 	for i, selector := range spec.DiscoverySelectors {
 		k.labelSelector(root.field("discoverySelectors").at(i), selector)
@@ -54,7 +54,7 @@ func validateMeshConfig(k *checker, spec *meshv1alpha1.MeshConfig) {
 		}
 	}
 	if spec.ServiceEntryVisibility != nil && !spec.ServiceEntryVisibility.ApplyToSidecars {
-		k.warnf(root.field("serviceEntryVisibility"), "has an effect with applyToSidecars only")
+		k.warnf(NoEffect, root.field("serviceEntryVisibility"), "has an effect with applyToSidecars only")
 	}
 	k.connectionSettings(root.fields("defaultConfig.connectionSettings"), spec.DefaultConfig.GetConnectionSettings())
 	k.retries(root.field("defaultHttpRetryPolicy"), spec.DefaultHttpRetryPolicy)

@@ -21,7 +21,7 @@ func validateMeshNetworks(k *checker, spec *meshv1alpha1.MeshNetworks) {
 					k.errorf(at.field("fromRegistry"), "%q is no name of a cluster: use letters, digits and '-'", ne.FromRegistry)
 				}
 			default:
-				k.warnf(at, "it says nothing: write fromCidr or fromRegistry")
+				k.warnf(NetworkIncomplete, at, "it says nothing: write fromCidr or fromRegistry")
 			}
 		}
 		for i, gateway := range network.GetGateways() {
@@ -33,7 +33,7 @@ func validateMeshNetworks(k *checker, spec *meshv1alpha1.MeshNetworks) {
 			case *meshv1alpha1.Network_IstioNetworkGateway_RegistryServiceName:
 				k.report(at.field("registryServiceName"), gw.RegistryServiceName, hostProblem(gw.RegistryServiceName))
 			default:
-				k.warnf(at, "it says nothing: write address or registryServiceName")
+				k.warnf(NetworkIncomplete, at, "it says nothing: write address or registryServiceName")
 			}
 		}
 	}
@@ -46,6 +46,6 @@ func (k *checker) gatewayAddress(at *path, address string) {
 	case hostProblem(address) != "":
 		k.errorf(at, "%q is neither an IP address nor a host", address)
 	default:
-		k.warnf(at, "only proxies resolve names: the gateway is used for services with the resolution DNS, and not for those whose endpoints have IP addresses")
+		k.warnf(NetworkIncomplete, at, "only proxies resolve names: the gateway is used for services with the resolution DNS, and not for those whose endpoints have IP addresses")
 	}
 }

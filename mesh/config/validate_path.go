@@ -72,7 +72,7 @@ func (k *checker) paths(at *path, values []string) {
 		case strings.ContainsAny(value, "{}"):
 			k.errorf(at.at(i), "%.200q: %s", value, bracedSegment)
 		case value[0] != '/' && value[0] != '*':
-			k.warnf(at.at(i), "%.200q matches no request: paths begin with a slash", value)
+			k.warnf(MatchesNothing, at.at(i), "%.200q matches no request: paths begin with a slash", value)
 		}
 	}
 }

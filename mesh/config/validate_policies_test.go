@@ -36,7 +36,7 @@ func TestTemplatesOfPathsThatEnvoyDoesNotTakeAreErrors(t *testing.T) {
 func TestPoliciesThatEnvoyRejectsAreErrors(t *testing.T) {
 	const key = "spec.rules[0].when[0].key: "
 	when := func(key string) string { return `rules: [{when: [{key: "` + key + `", values: [x]}]}]` }
-	const nothing = ": values match nothing, and notValues everything"
+	const nothing = ": values match nothing, and notValues everything [HM0105]"
 	validateRows(t, AuthorizationPolicy, []row{
 		{"a header with a line break", when(`request.headers[a\nb]`), []string{key + `"a\nb" is no name of a header: Envoy rejects the listener`}},
 		{"a header with a zero", when(`request.headers[a\0b]`), []string{key + `"a\x00b" is no name of a header: Envoy rejects the listener`}},
@@ -47,7 +47,7 @@ func TestPoliciesThatEnvoyRejectsAreErrors(t *testing.T) {
 		{"a pseudo-header", when(`request.headers[:path]`), nil},
 		{"an empty claim at the beginning", when(`request.auth.claims[][a]`), []string{key + `warning: "request.auth.claims[][a]": a name of a claim is empty` + nothing}},
 		{"an empty claim at the end", when(`request.auth.claims[a][]`), []string{key + `warning: "request.auth.claims[a][]": a name of a claim is empty` + nothing}},
-		{"a text between claims", when(`request.auth.claims[a]x[b]`), []string{key + `warning: "request.auth.claims[a]x[b]" is about the one claim "a]x[b": claims in claims are written [NAME][NAME]`}},
+		{"a text between claims", when(`request.auth.claims[a]x[b]`), []string{key + `warning: "request.auth.claims[a]x[b]" is about the one claim "a]x[b": claims in claims are written [NAME][NAME] [HM0115]`}},
 		{"a claim in a claim", when(`request.auth.claims[a][b]`), nil},
 		{"metadata of no filter", when(`experimental.envoy.filters.[a]`), []string{key + `warning: "experimental.envoy.filters.[a]": no filter has such a name` + nothing}},
 		{"metadata", when(`experimental.envoy.filters.a.b[c]`), nil},
@@ -77,8 +77,8 @@ func TestTokensThatEnvoyRejectsAreErrors(t *testing.T) {
 
 func TestRulesThatDenyConnectionsGetAWarningThatSaysWhich(t *testing.T) {
 	const at = "spec.rules[0]: warning: "
-	everybody := at + "says nothing of ports or of the client's address or identity: on ports that are not HTTP it denies every connection; name the ports"
-	clients := at + "says nothing of ports: on ports that are not HTTP it denies every connection of these clients; name the ports"
+	everybody := at + "says nothing of ports or of the client's address or identity: on ports that are not HTTP it denies every connection; name the ports [HM0119]"
+	clients := at + "says nothing of ports: on ports that are not HTTP it denies every connection of these clients; name the ports [HM0119]"
 	for rule, want := range map[string]string{
 		"to: [{operation: {paths: [/p]}}]":                                                                                     everybody,
 		"to: [{operation: {paths: [/p]}}], from: [{source: {namespaces: [n1]}}]":                                               clients,
@@ -101,7 +101,7 @@ func TestRulesThatDenyConnectionsGetAWarningThatSaysWhich(t *testing.T) {
 }
 
 func TestStarsThatAreNoWildcardsGetAWarning(t *testing.T) {
-	const literal = ": only one * at the beginning or at the end is a wildcard: another one is compared as it is"
+	const literal = ": only one * at the beginning or at the end is a wildcard: another one is compared as it is [HM0115]"
 	source := func(field, value string) string {
 		return "rules: [{from: [{source: {" + field + ": ['" + value + "']}}]}]"
 	}
@@ -129,6 +129,6 @@ func TestStarsThatAreNoWildcardsGetAWarning(t *testing.T) {
 		{"a server name", when("connection.sni", "a*b"), []string{values + `"a*b"` + literal}},
 		{"a client", when("source.principal", "a*b"), []string{values + `"a*b"` + literal}},
 		{"an audience", when("request.auth.audiences", "a*b"), []string{values + `"a*b"` + literal}},
-		{"a zone", source("ipBlocks", "fe80::1%eth0"), []string{from + `ipBlocks[0]: warning: "fe80::1%eth0": Envoy does not compare zones: the address is taken on every interface, and not only on "eth0"`}},
+		{"a zone", source("ipBlocks", "fe80::1%eth0"), []string{from + `ipBlocks[0]: warning: "fe80::1%eth0": Envoy does not compare zones: the address is taken on every interface, and not only on "eth0" [HM0115]`}},
 	})
 }

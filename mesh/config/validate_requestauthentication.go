@@ -87,7 +87,7 @@ func (k *checker) keySource(at *path, rule *security.JWTRule) {
 		return
 	}
 	if rule.GetJwksUri() != "" {
-		k.warnf(at.field("jwksUri"), "has no effect beside jwks")
+		k.warnf(NoEffect, at.field("jwksUri"), "has no effect beside jwks")
 	}
 	keys := at.field("jwks")
 	var set jose.JSONWebKeySet
@@ -100,11 +100,11 @@ func (k *checker) keySource(at *path, rule *security.JWTRule) {
 		return
 	}
 	if !jwks.IsUsable([]byte(rule.GetJwks())) {
-		k.warnf(keys, "has no key with which tokens can be verified: no token is accepted")
+		k.warnf(NoUsableKey, keys, "has no key with which tokens can be verified: no token is accepted")
 	}
 	for i, key := range set.Keys {
 		if !key.IsPublic() {
-			k.warnf(keys, "key %d is private, and is sent to proxies: whoever reads the document can make tokens; write the public key", i)
+			k.warnf(PrivateKey, keys, "key %d is private, and is sent to proxies: whoever reads the document can make tokens; write the public key", i)
 		}
 	}
 }

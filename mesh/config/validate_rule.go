@@ -22,9 +22,9 @@ func (k *checker) deniedConnections(at *path, rule *security.Rule) {
 	switch {
 	case !anything || conditions:
 	case anyClient:
-		k.warnf(at, "says nothing of ports or of the client's address or identity: on ports that are not HTTP it denies every connection; name the ports")
+		k.warnf(DeniesConnections, at, "says nothing of ports or of the client's address or identity: on ports that are not HTTP it denies every connection; name the ports")
 	case len(rule.GetTo()) > 0:
-		k.warnf(at, "says nothing of ports: on ports that are not HTTP it denies every connection of these clients; name the ports")
+		k.warnf(DeniesConnections, at, "says nothing of ports: on ports that are not HTTP it denies every connection of these clients; name the ports")
 	}
 }
 
@@ -58,7 +58,7 @@ func (k *checker) literalStars(at *path, values []string) {
 			rest = strings.TrimSuffix(value, "*")
 		}
 		if strings.Contains(rest, "*") && !IsPathTemplate(value) {
-			k.warnf(at.at(i), "%.200q: only one * at the beginning or at the end is a wildcard: another one is compared as it is", value)
+			k.warnf(ComparedAsWritten, at.at(i), "%.200q: only one * at the beginning or at the end is a wildcard: another one is compared as it is", value)
 		}
 	}
 }

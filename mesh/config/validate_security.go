@@ -47,7 +47,7 @@ func (k *checker) targetReference(at *path, ref *type_beta.PolicyTargetReference
 	switch {
 	case group == gatewayAPI && kind == "Gateway":
 	case group == gatewayAPI && kind == "GatewayClass", group == "" && kind == "Service", group == "networking.istio.io" && kind == "ServiceEntry":
-		k.warnf(at.field("kind"), "has no effect: a %s stands for waypoints, which there are not: refer to a Gateway", kind)
+		k.warnf(NoEffect, at.field("kind"), "has no effect: a %s stands for waypoints, which there are not: refer to a Gateway", kind)
 	default:
 		k.errorf(at.field("kind"), "a policy cannot refer to a %q of the group %q: want Gateway or GatewayClass of gateway.networking.k8s.io, Service, or ServiceEntry of networking.istio.io", kind, group)
 	}

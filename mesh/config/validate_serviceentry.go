@@ -41,7 +41,7 @@ func (k *checker) serviceHosts(at *path, spec *networking.ServiceEntry) {
 		case problem != "":
 			k.report(at, host, problem)
 		case spec.Resolution != networking.ServiceEntry_DYNAMIC_DNS && partialWildcardProblem(host) != "":
-			k.warnf(at, "%q %s", host, partialWildcardProblem(host))
+			k.warnf(ComparedAsWritten, at, "%q %s", host, partialWildcardProblem(host))
 		}
 	}
 }
@@ -80,7 +80,7 @@ func (k *checker) resolution(root *path, spec *networking.ServiceEntry) {
 			k.errorf(endpoints, "the resolution NONE forwards to where the client connected: endpoints have no effect")
 		}
 		if spec.WorkloadSelector != nil {
-			k.warnf(root.field("workloadSelector"), "has no effect with the resolution NONE")
+			k.warnf(NoEffect, root.field("workloadSelector"), "has no effect with the resolution NONE")
 		}
 	case networking.ServiceEntry_STATIC:
 		k.endpoints(endpoints, spec, false)

@@ -48,7 +48,7 @@ func (k *checker) ingress(at *path, ingress *networking.IstioIngressListener) {
 	k.defaultEndpoint(at.field("defaultEndpoint"), ingress.DefaultEndpoint)
 	k.connectionPool(at.field("connectionPool"), ingress.ConnectionPool)
 	if ingress.ConnectionPool.GetHttp() != nil && ingress.Port.Protocol != "" && protocolOf(ingress.Port.Protocol) != protocolHTTP {
-		k.warnf(at.fields("connectionPool.http"), "has no effect for the protocol %s", ingress.Port.Protocol)
+		k.warnf(NoEffect, at.fields("connectionPool.http"), "has no effect for the protocol %s", ingress.Port.Protocol)
 	}
 	tls := ingress.Tls
 	if tls == nil {
@@ -162,7 +162,7 @@ func (k *checker) egressHosts(at *path, hosts []string) {
 	for i, text := range hosts {
 		at := at.at(i)
 		if seen[text] {
-			k.warnf(at, "%q is there twice", text)
+			k.warnf(Repeated, at, "%q is there twice", text)
 		}
 		seen[text] = true
 		namespace, host, found := strings.Cut(text, "/")
@@ -185,7 +185,7 @@ func (k *checker) egressHosts(at *path, hosts []string) {
 		}
 	}
 	if seen["*/*"] && len(hosts) > 1 {
-		k.warnf(at, `"*/*" contains all other hosts`)
+		k.warnf(Repeated, at, `"*/*" contains all other hosts`)
 	}
 }
 

@@ -9,7 +9,7 @@ func validateTelemetry(k *checker, spec *telemetry.Telemetry) {
 	root := &path{name: "spec"}
 	k.policyTarget(spec.GetSelector(), spec.GetTargetRef(), spec.GetTargetRefs())
 	if len(spec.GetTracing()) > 1 {
-		k.warnf(root.field("tracing"), "a proxy has one tracer for each direction: later elements override earlier ones")
+		k.warnf(OnlyFirstUsed, root.field("tracing"), "a proxy has one tracer for each direction: later elements override earlier ones")
 	}
 	for i, tracing := range spec.GetTracing() {
 		k.tracing(root.field("tracing").at(i), tracing)
@@ -25,7 +25,7 @@ func validateTelemetry(k *checker, spec *telemetry.Telemetry) {
 		}
 		k.report(at.fields("filter.expression"), log.GetFilter().GetExpression(), celProblem(log.GetFilter().GetExpression()))
 		if len(log.GetProviders()) == 0 {
-			k.warnf(at.field("filter"), "has no effect without providers, as with istiod: a filter is for the providers beside it")
+			k.warnf(NoEffect, at.field("filter"), "has no effect without providers, as with istiod: a filter is for the providers beside it")
 		}
 	}
 }
@@ -43,7 +43,7 @@ func (k *checker) providerNames(at *path, providers []*telemetry.ProviderRef) {
 func (k *checker) tracing(at *path, t *telemetry.Tracing) {
 	k.providerNames(at.field("providers"), t.GetProviders())
 	if len(t.GetProviders()) > 1 {
-		k.warnf(at.field("providers"), "only the first one is used: a proxy has one tracer for each direction")
+		k.warnf(OnlyFirstUsed, at.field("providers"), "only the first one is used: a proxy has one tracer for each direction")
 	}
 	if t.GetRandomSamplingPercentage() != nil {
 		k.percent(at.field("randomSamplingPercentage"), t.GetRandomSamplingPercentage().GetValue())

@@ -119,7 +119,7 @@ func (k *checker) meshTelemetry(spec *meshv1alpha1.MeshConfig) {
 	} {
 		for i, name := range list.values {
 			if !known(name) {
-				k.warnf(root.fields("defaultProviders."+list.field).at(i), "there is no provider %q", name)
+				k.warnf(UnknownProvider, root.fields("defaultProviders."+list.field).at(i), "there is no provider %q", name)
 			}
 		}
 	}

@@ -55,7 +55,7 @@ func TestVirtualServicesAreValidated(t *testing.T) {
 		{"every host at a gateway and at sidecars", "hosts: ['*']\ngateways: [ns/g, mesh]\nhttp: [{route: [{destination: {host: a}}]}]", []string{`spec.hosts[0]: "*" is for gateways only: sidecars do not accept it`}},
 		{"every host at a gateway", "hosts: ['*']\ngateways: [ns/g]\nhttp: [{route: [{destination: {host: a}}]}]", nil},
 		{"gateways", "hosts: [a]\ngateways: [mesh, g.ns.svc.cluster.local, a_b, /g, ns/a_b]\nhttp: [{route: [{destination: {host: a}}]}]", []string{
-			"spec.gateways[1]: warning: write namespace/name: names with dots are Istio's old form", `spec.gateways[2]: "a_b" is no name of a gateway`,
+			"spec.gateways[1]: warning: write namespace/name: names with dots are Istio's old form [HM0107]", `spec.gateways[2]: "a_b" is no name of a gateway`,
 			`spec.gateways[3]: "/g" is no namespace/name of a gateway`, `spec.gateways[4]: "ns/a_b" is no namespace/name of a gateway`}},
 		{"exportTo", route("exportTo: ['*', b]"), []string{`spec.exportTo[0]: "*" must be the only element`}},
 		{"exportTo its own namespace twice", route("exportTo: ['.', ns]"), []string{`spec.exportTo[1]: "ns" repeats a namespace of the list`}},
@@ -65,10 +65,10 @@ func TestVirtualServicesAreValidated(t *testing.T) {
 		{"a redirect with a fault and a rewrite", "hosts: [a]\nhttp: [{redirect: {uri: /}, fault: {abort: {httpStatus: 500}}, rewrite: {uri: /}}]", []string{
 			"spec.http[0].fault: cannot be combined with redirect", "spec.http[0].rewrite: cannot be combined with redirect"}},
 		{"an unreachable route", "hosts: [a]\nhttp: [{route: [{destination: {host: a}}]}, {route: [{destination: {host: a}}]}]", []string{
-			"spec.http[1]: warning: is never used: http[0] has no match and takes every request"}},
+			"spec.http[1]: warning: is never used: http[0] has no match and takes every request [HM0106]"}},
 		{"weights", "hosts: [a]\nhttp: [{route: [{destination: {host: a}, weight: -1}]}, {match: [{}], route: [{destination: {host: a}}, {destination: {host: b}}]}]", []string{
 			"spec.http[0].route[0].weight: must not be negative, and is -1", "spec.http[1].route: all weights are 0: no destination would get anything",
-			"spec.http[1]: warning: is never used: http[0] has no match and takes every request"}},
+			"spec.http[1]: warning: is never used: http[0] has no match and takes every request [HM0106]"}},
 		{"destinations", "hosts: [a]\nhttp: [{route: [{destination: {host: '*', subset: a_b, port: {number: 0}}, weight: 1}, {weight: 1}, {destination: {host: a, port: {}}, weight: 1}]}]", []string{
 			`spec.http[0].route[0].destination.host: "*" is no destination`,
 			`spec.http[0].route[0].destination.subset: "a_b" is no name of a subset: use letters, digits and '-', at most 63`,
@@ -135,7 +135,7 @@ func TestActionsOfRoutesAreValidated(t *testing.T) {
 		{"an empty redirect", "hosts: [a]\nhttp: [{redirect: {}}]", []string{"spec.http[0].redirect: must change the URI, the authority, the port or the scheme"}},
 		{"a direct response", "hosts: [a]\nhttp: [{directResponse: {status: 600}}]", []string{"spec.http[0].directResponse.status: must be an HTTP status from 200 to 599, and is 600"}},
 		{"a large direct response", "hosts: [a]\nhttp: [{directResponse: {status: 200, body: {string: '" + strings.Repeat("a", 200<<10) + "'}}}]", []string{
-			"spec.http[0].directResponse.body: warning: is sent to every proxy, and has 204800 bytes"}},
+			"spec.http[0].directResponse.body: warning: is sent to every proxy, and has 204800 bytes [HM0109]"}},
 		{"a direct response that is too large", "hosts: [a]\nhttp: [{directResponse: {status: 200, body: {string: '" + strings.Repeat("a", 2<<20) + "'}}}]", []string{
 			"spec.http[0].directResponse.body: must be at most 1 MiB, and has 2097152 bytes"}},
 		{"retries", route("  retries: {attempts: -1, perTryTimeout: 1ns, backoff: 0s, retryOn: '5xx,503,often'}"), []string{
@@ -146,7 +146,7 @@ func TestActionsOfRoutesAreValidated(t *testing.T) {
 		{"retries without attempts", route("  retries: {retryOn: reset}"), []string{"spec.http[0].retries.attempts: is 0, which disables retries: the other fields would have no effect"}},
 		{"no retries", route("  retries: {attempts: 0}"), nil},
 		{"a fault of nothing", route("  fault: {}"), []string{"spec.http[0].fault: must have an abort or a delay"}},
-		{"a delay of nothing", route("  fault: {delay: {percentage: {value: 1}}}"), []string{"spec.http[0].fault.delay: warning: has no effect without a fixedDelay"}},
+		{"a delay of nothing", route("  fault: {delay: {percentage: {value: 1}}}"), []string{"spec.http[0].fault.delay: warning: has no effect without a fixedDelay [HM0102]"}},
 		{"an exponential delay", route("  fault: {delay: {exponentialDelay: 1s, percentage: {value: 200}}}"), []string{
 			"spec.http[0].fault.delay.percentage.value: must be a percentage from 0 to 100, and is 200",
 			"spec.http[0].fault.delay.exponentialDelay: is not supported by Envoy: write fixedDelay"}},
@@ -156,7 +156,7 @@ func TestActionsOfRoutesAreValidated(t *testing.T) {
 			"spec.http[0].fault.delay.fixedDelay: must be a duration of at least 1ms, and is 500µs"}},
 		{"an abort with a status of gRPC", route("  fault: {abort: {grpcStatus: GONE}}"), []string{`spec.http[0].fault.abort.grpcStatus: "GONE" is no status of gRPC, such as NOT_FOUND`}},
 		{"an abort with an error of HTTP/2", route("  fault: {abort: {http2Error: a}}"), []string{"spec.http[0].fault.abort.http2Error: is not supported by Envoy: write httpStatus or grpcStatus"}},
-		{"an abort with nothing", route("  fault: {abort: {}}"), []string{"spec.http[0].fault.abort: warning: has no effect without an httpStatus or a grpcStatus"}},
+		{"an abort with nothing", route("  fault: {abort: {}}"), []string{"spec.http[0].fault.abort: warning: has no effect without an httpStatus or a grpcStatus [HM0102]"}},
 		{"CORS", route("  corsPolicy: {allowOrigins: [{}, {regex: '('}], allowMethods: [GOT], allowHeaders: ['*', 'a b'], exposeHeaders: [''], maxAge: 1.5s}"), []string{
 			"spec.http[0].corsPolicy.allowOrigins[0]: must have an exact, prefix or regex that is not empty",
 			"spec.http[0].corsPolicy.allowOrigins[1].regex: is no RE2 regular expression: missing closing ): `(`",
@@ -177,10 +177,10 @@ func TestTLSAndTCPRoutesAreValidated(t *testing.T) {
 			"spec.tls[0].match[0].sniHosts: must have at least one host",
 			`spec.tls[0].match[1].sniHosts[0]: "b.com" is within none of the hosts of the VirtualService`,
 			`spec.tls[0].match[1].sniHosts[1]: "a_b" is no host: its first label must have letters, digits and '-', and may be or begin with '*'`,
-			"spec.tls[0].match[1].sniHosts[2]: warning: clients send names as SNI, and no addresses"}},
+			"spec.tls[0].match[1].sniHosts[2]: warning: clients send names as SNI, and no addresses [HM0105]"}},
 		{"subnets", "hosts: [a]\ntcp: [{match: [{destinationSubnets: [10.0.0.0/8, 10.0.0.1, '10.0.0.0/33', x]}], route: [{destination: {host: b}}]}]", []string{
 			`spec.tcp[0].match[0].destinationSubnets[2]: "10.0.0.0/33" is no IP prefix as in 10.0.0.0/8`, `spec.tcp[0].match[0].destinationSubnets[3]: "x" is no IP address`}},
 		{"a field that Istio does not implement", "hosts: [a]\ntcp: [{match: [{sourceSubnet: 10.0.0.0/8}], route: [{destination: {host: b}}]}]", []string{
-			"spec.tcp[0].match[0].sourceSubnet: warning: not supported: reserved: Istio does not implement it"}},
+			"spec.tcp[0].match[0].sourceSubnet: warning: not supported: reserved: Istio does not implement it [HM0101]"}},
 	})
 }

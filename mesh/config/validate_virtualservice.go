@@ -99,7 +99,7 @@ func (k *checker) gatewayNames(at *path, names []string) {
 		switch {
 		case !found && strings.Contains(name, "."):
 			k.report(at.at(i), name, hostProblem(name))
-			k.warnf(at.at(i), "write namespace/name: names with dots are Istio's old form")
+			k.warnf(Deprecated, at.at(i), "write namespace/name: names with dots are Istio's old form")
 		case !found && !isDNSLabel(name):
 			k.errorf(at.at(i), "%q is no name of a gateway", name)
 		case found && (!isDNSLabel(namespace) || !isDNSLabel(short)):
@@ -129,7 +129,7 @@ func (k *checker) tlsRoute(at *path, route *networking.TLSRoute, spec *networkin
 // sniHost checks a host of TLS, which must be one of the hosts of the VirtualService.
 func (k *checker) sniHost(at *path, host string, spec *networking.VirtualService) {
 	if isIP(host) {
-		k.warnf(at, "clients send names as SNI, and no addresses")
+		k.warnf(MatchesNothing, at, "clients send names as SNI, and no addresses")
 		return
 	}
 	if !boundToGateway(spec) || !strings.HasPrefix(host, "outbound_") {
@@ -237,7 +237,7 @@ func (k *checker) unreachableHTTP(at *path, routes []*networking.HTTPRoute) {
 		if i == len(routes)-1 || len(route.GetMatch()) > 0 {
 			continue
 		}
-		k.warnf(at.at(i+1), "is never used: http[%d] has no match and takes every request", i)
+		k.warnf(RouteUnreachable, at.at(i+1), "is never used: http[%d] has no match and takes every request", i)
 		return
 	}
 }

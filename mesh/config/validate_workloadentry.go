@@ -23,7 +23,7 @@ func (k *checker) workload(at *path, entry *networking.WorkloadEntry, host, unix
 	case address == "" && (entry.GetNetwork() == "" || !unix):
 		k.errorf(at.field("address"), "it is missing")
 	case address == "":
-		k.warnf(at.field("address"), "it is missing: the workload is reached through the gateways of its network only")
+		k.warnf(NoAddress, at.field("address"), "it is missing: the workload is reached through the gateways of its network only")
 	case isUnix && !unix:
 		k.errorf(at.field("address"), "a Unix socket needs the resolution STATIC")
 	case isUnix:
@@ -48,7 +48,7 @@ func (k *checker) workloadFields(at *path, entry *networking.WorkloadEntry) {
 	}
 	k.labels(at.field("labels"), entry.GetLabels())
 	if locality := entry.GetLocality(); locality != "" && (strings.Contains(locality, "//") || strings.Count(locality, "/") > 2 || strings.HasPrefix(locality, "/")) {
-		k.warnf(at.field("locality"), "%q is no locality as in region/zone/subzone", locality)
+		k.warnf(LocalityIncomplete, at.field("locality"), "%q is no locality as in region/zone/subzone", locality)
 	}
 }
 

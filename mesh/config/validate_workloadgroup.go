@@ -15,7 +15,7 @@ func validateWorkloadGroup(k *checker, spec *networking.WorkloadGroup) {
 	}
 	at := root.field("template")
 	if template.GetAddress() != "" {
-		k.warnf(at.field("address"), "has no effect: the address is that of each workload that registers")
+		k.warnf(NoEffect, at.field("address"), "has no effect: the address is that of each workload that registers")
 	}
 	k.workloadFields(at, template)
 	if spec.GetProbe() != nil {

@@ -39,10 +39,10 @@ func (c *converter) gateway(d *config.Config, gw *gatewayv1.Gateway) {
 	controller, known := c.classes[string(gw.Spec.GatewayClassName)]
 	switch {
 	case !known:
-		c.warn(d.Meta.Key, "spec.gatewayClassName", fmt.Sprintf("ignored: there is no GatewayClass %q", gw.Spec.GatewayClassName))
+		c.warn(config.GatewayAPINotFound, d.Meta.Key, "spec.gatewayClassName", fmt.Sprintf("ignored: there is no GatewayClass %q", gw.Spec.GatewayClassName))
 		return
 	case !config.IsOurController(controller):
-		c.warn(d.Meta.Key, "spec.gatewayClassName", fmt.Sprintf("ignored: the GatewayClass %q is for the controller %s", gw.Spec.GatewayClassName, controller))
+		c.warn(config.GatewayAPIOtherController, d.Meta.Key, "spec.gatewayClassName", fmt.Sprintf("ignored: the GatewayClass %q is for the controller %s", gw.Spec.GatewayClassName, controller))
 		return
 	}
 	services, _ := c.servicesOf(d, gw)
@@ -232,7 +232,7 @@ func (c *converter) finishGateways() {
 			c.warnOf(d.Meta.Key, at, l.conflict)
 			c.warnOf(d.Meta.Key, at+".tls", l.unresolved)
 			if l.invalidKinds {
-				c.warn(d.Meta.Key, at+".allowedRoutes.kinds", "a listener of "+string(l.Protocol)+" does not have all of these routes")
+				c.warn(config.GatewayAPINotServed, d.Meta.Key, at+".allowedRoutes.kinds", "a listener of "+string(l.Protocol)+" does not have all of these routes")
 			}
 			status.Listeners = append(status.Listeners, l.status())
 			if l.served {

@@ -126,8 +126,8 @@ type converter struct {
 }
 
 // warn adds a warning of a field of a document, once.
-func (c *converter) warn(key config.Key, field, message string) {
-	p := config.Problem{Key: key, Field: field, Severity: config.SeverityWarning, Message: message}
+func (c *converter) warn(code config.Code, key config.Key, field, message string) {
+	p := config.Problem{Code: code, Key: key, Field: field, Severity: config.SeverityWarning, Message: message}
 	if !c.warned[p] {
 		c.warned[p] = true
 		c.out.Problems = append(c.out.Problems, p)
@@ -137,7 +137,7 @@ func (c *converter) warn(key config.Key, field, message string) {
 // warnOf adds a warning of a problem; none for nil.
 func (c *converter) warnOf(key config.Key, field string, p *problem) {
 	if p != nil {
-		c.warn(key, field, p.reason+": "+p.message)
+		c.warn(p.code(), key, field, p.reason+": "+p.message)
 	}
 }
 

@@ -143,9 +143,9 @@ func TestDocumentsOfTheGatewayAPIBecomeThoseOfIstio(t *testing.T) {
 			listenerOfEdge + "[*] at [shop/edge~http]\n  r: /* -> a.shop.svc.cluster.local:80=1\n"},
 		{"a class of another controller", "kind: GatewayClass\nmetadata: {name: c}\nspec: {controllerName: example.com/c}\n---\n" +
 			"kind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: c, listeners: [{name: http, port: 80, protocol: HTTP}]}",
-			"! Gateway shop/edge: spec.gatewayClassName: warning: ignored: the GatewayClass \"c\" is for the controller example.com/c\n"},
+			"! Gateway shop/edge: spec.gatewayClassName: warning: ignored: the GatewayClass \"c\" is for the controller example.com/c [HM0607]\n"},
 		{"no class", "kind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: c, listeners: [{name: http, port: 80, protocol: HTTP}]}",
-			"! Gateway shop/edge: spec.gatewayClassName: warning: ignored: there is no GatewayClass \"c\"\n"},
+			"! Gateway shop/edge: spec.gatewayClassName: warning: ignored: there is no GatewayClass \"c\" [HM0601]\n"},
 		{"addresses", "kind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: istio, addresses: [{type: Hostname, value: a}, {type: Hostname, value: b.example}], listeners: [{name: http, port: 80, protocol: HTTP}]}",
 			"listener shop/edge~http HTTP:80 [shop/*] by [a.shop.svc.cluster.local b.example]\n"},
 		{"a name of its own", "kind: Gateway\nmetadata: {name: edge, namespace: shop, annotations: {gateway.istio.io/name-override: own}}\nspec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP}]}",
@@ -167,24 +167,24 @@ spec: {parentRefs: [{name: edge}], rules: [{matches: [{path: {value: /a}}], back
 			listenerOfEdge + "[*] at [shop/edge~http]\n  r: /1* -> 500\n  r: /2* -> 500\n  r: /3* -> a.shop.svc.cluster.local:80=3 a.shop.svc.cluster.local:80=1\n"},
 		{"references that lead nowhere", services + edge + "kind: HTTPRoute\nmetadata: {name: r, namespace: shop}\nspec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: nobody, port: 80}, {name: b, namespace: data, port: 80}, {group: x.io, kind: Thing, name: t}]}]}",
 			listenerOfEdge + "[*] at [shop/edge~http]\n  r: /* -> nobody.shop.svc.cluster.local:80=1 :0=1 :0=1\n" +
-				"! HTTPRoute shop/r: spec.rules[0].backendRefs[0]: warning: BackendNotFound: backend(nobody.shop.svc.cluster.local) not found\n" +
-				"! HTTPRoute shop/r: spec.rules[0].backendRefs[1]: warning: RefNotPermitted: backendRef b/data not accessible to a HTTPRoute in namespace \"shop\" (missing a ReferenceGrant?)\n" +
-				"! HTTPRoute shop/r: spec.rules[0].backendRefs[2]: warning: InvalidKind: referencing unsupported backendRef: group \"x.io\" kind \"Thing\"\n"},
+				"! HTTPRoute shop/r: spec.rules[0].backendRefs[0]: warning: BackendNotFound: backend(nobody.shop.svc.cluster.local) not found [HM0601]\n" +
+				"! HTTPRoute shop/r: spec.rules[0].backendRefs[1]: warning: RefNotPermitted: backendRef b/data not accessible to a HTTPRoute in namespace \"shop\" (missing a ReferenceGrant?) [HM0602]\n" +
+				"! HTTPRoute shop/r: spec.rules[0].backendRefs[2]: warning: InvalidKind: referencing unsupported backendRef: group \"x.io\" kind \"Thing\" [HM0601]\n"},
 		{"a grant", services + edge + "kind: ReferenceGrant\nmetadata: {name: g, namespace: data}\nspec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: shop}], to: [{group: \"\", kind: Service, name: b}]}\n---\n" +
 			"kind: HTTPRoute\nmetadata: {name: r, namespace: shop}\nspec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: b, namespace: data, port: 80}]}]}",
 			listenerOfEdge + "[*] at [shop/edge~http]\n  r: /* -> b.data.svc.cluster.local:80=1\n"},
 		{"a parent that does not accept the route", edge + "kind: HTTPRoute\nmetadata: {name: r, namespace: data}\nspec: {parentRefs: [{name: edge, namespace: shop, sectionName: http}, {name: nobody}, {name: edge, namespace: shop, sectionName: other}], rules: []}",
-			listenerOfEdge + "! HTTPRoute data/r: spec.parentRefs[1].name: warning: there is no Gateway data/nobody of the Gateway API\n" +
-				"! HTTPRoute data/r: spec.parentRefs[0]: warning: NotAllowedByListeners: hostnames matched parent hostname \"\", but namespace \"data\" is not allowed by the parent\n" +
-				"! HTTPRoute data/r: spec.parentRefs[2]: warning: NoMatchingParent: sectionName \"other\" not found\n"},
+			listenerOfEdge + "! HTTPRoute data/r: spec.parentRefs[1].name: warning: there is no Gateway data/nobody of the Gateway API [HM0601]\n" +
+				"! HTTPRoute data/r: spec.parentRefs[0]: warning: NotAllowedByListeners: hostnames matched parent hostname \"\", but namespace \"data\" is not allowed by the parent [HM0603]\n" +
+				"! HTTPRoute data/r: spec.parentRefs[2]: warning: NoMatchingParent: sectionName \"other\" not found [HM0601]\n"},
 		{"namespaces by a selector", "apiVersion: v1\nkind: Namespace\nmetadata: {name: data, labels: {x: yes-1}}\n---\nkind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP, hostname: \"*.test\", allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {x: yes-1}}}}}, {name: none, port: 81, protocol: HTTP, allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {x: z}}}}}]}",
 			"listener shop/edge~http HTTP:80 [data/*.test] by [edge-istio.shop.svc.cluster.local]\nlistener shop/edge~none HTTP:81 [~/*] by [edge-istio.shop.svc.cluster.local]\n"},
 		{"conflicts", "kind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: istio, listeners: [{name: a, port: 80, protocol: HTTP}, {name: b, port: 80, protocol: TCP}, {name: c, port: 80, protocol: HTTP, hostname: c.test}, {name: d, port: 81, protocol: UDP}]}",
 			"listener shop/edge~a HTTP:80 [shop/*] by [edge-istio.shop.svc.cluster.local]\nlistener shop/edge~c HTTP:80 [shop/c.test] by [edge-istio.shop.svc.cluster.local]\n" +
-				"! Gateway shop/edge: spec.listeners[1]: warning: ProtocolConflict: Listener conflicts with the listener \"a\" of the same Gateway\n"},
+				"! Gateway shop/edge: spec.listeners[1]: warning: ProtocolConflict: Listener conflicts with the listener \"a\" of the same Gateway [HM0605]\n"},
 		{"certificates that are not there", "kind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: istio, listeners: [{name: a, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: none}]}}, {name: b, port: 444, protocol: HTTPS, tls: {certificateRefs: [{name: none, namespace: data}]}}]}",
-			"! Gateway shop/edge: spec.listeners[0].tls: warning: InvalidCertificateRef: Secret shop/none not found\n" +
-				"! Gateway shop/edge: spec.listeners[1].tls: warning: RefNotPermitted: certificateRef data/none not accessible to a Gateway in namespace \"shop\" (missing a ReferenceGrant?)\n"},
+			"! Gateway shop/edge: spec.listeners[0].tls: warning: InvalidCertificateRef: Secret shop/none not found [HM0604]\n" +
+				"! Gateway shop/edge: spec.listeners[1].tls: warning: RefNotPermitted: certificateRef data/none not accessible to a Gateway in namespace \"shop\" (missing a ReferenceGrant?) [HM0602]\n"},
 		{"passthrough", services + "kind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: istio, listeners: [{name: tls, port: 443, protocol: TLS, hostname: \"*.a.test\", tls: {mode: Passthrough}}]}\n---\n" +
 			"kind: TLSRoute\nmetadata: {name: r, namespace: shop}\nspec: {parentRefs: [{name: edge}], hostnames: [\"*.test\", x.a.test, other.example], rules: [{backendRefs: [{name: a, port: 80}]}]}",
 			"listener shop/edge~tls TLS:443 [shop/*.a.test] PASSTHROUGH  by [edge-istio.shop.svc.cluster.local]\n[*.a.test x.a.test] at [shop/edge~tls]\n  tls [*.a.test x.a.test] -> a.shop.svc.cluster.local:80=1\n"},
@@ -198,13 +198,13 @@ spec: {parentRefs: [{name: edge}], rules: [{matches: [{path: {value: /a}}], back
 		{"routes of the mesh", services + "kind: HTTPRoute\nmetadata: {name: own, namespace: shop}\nspec: {parentRefs: [{group: \"\", kind: Service, name: a}], rules: [{backendRefs: [{name: b, namespace: data, port: 80}]}]}\n---\n" +
 			"kind: HTTPRoute\nmetadata: {name: other, namespace: data}\nspec: {parentRefs: [{group: \"\", kind: Service, name: a, namespace: shop, port: 80}, {group: \"\", kind: Service, name: nobody}], rules: [{backendRefs: [{name: b, port: 80}]}]}",
 			"[a.shop.svc.cluster.local] at [mesh] for data\n  other: /* -> b.data.svc.cluster.local:80=1\n[a.shop.svc.cluster.local] at [mesh]\n  own: /* -> b.data.svc.cluster.local:80=1\n" +
-				"! HTTPRoute data/other: spec.parentRefs[1]: warning: NoMatchingParent: parent service: \"nobody\" not found\n"},
+				"! HTTPRoute data/other: spec.parentRefs[1]: warning: NoMatchingParent: parent service: \"nobody\" not found [HM0601]\n"},
 		{"policies", services + "kind: BackendTLSPolicy\nmetadata: {name: p, namespace: shop}\nspec: {targetRefs: [{group: \"\", kind: Service, name: a, sectionName: http}, {group: \"\", kind: Service, name: a, sectionName: nothing}], validation: {hostname: a.test, wellKnownCACertificates: System}}\n---\n" +
 			"kind: BackendTLSPolicy\nmetadata: {name: q, namespace: shop}\nspec: {targetRefs: [{group: \"\", kind: Service, name: a, sectionName: http}], validation: {hostname: a.test, caCertificateRefs: [{group: \"\", kind: ConfigMap, name: none}]}}",
 			"policy p a.shop.svc.cluster.local 80= \n" +
-				"! BackendTLSPolicy shop/p: spec.targetRefs[1]: warning: TargetNotFound: targetRefs invalid: sectionName \"nothing\" does not exist in shop/a\n" +
-				"! BackendTLSPolicy shop/q: spec.targetRefs[0]: warning: Conflicted: Conflicts with BackendTLSPolicy \"p\" targeting the same backend\n" +
-				"! BackendTLSPolicy shop/q: spec.validation.caCertificateRefs[0]: warning: InvalidCACertificateRef: ConfigMap shop/none not found\n"},
+				"! BackendTLSPolicy shop/p: spec.targetRefs[1]: warning: TargetNotFound: targetRefs invalid: sectionName \"nothing\" does not exist in shop/a [HM0601]\n" +
+				"! BackendTLSPolicy shop/q: spec.targetRefs[0]: warning: Conflicted: Conflicts with BackendTLSPolicy \"p\" targeting the same backend [HM0605]\n" +
+				"! BackendTLSPolicy shop/q: spec.validation.caCertificateRefs[0]: warning: InvalidCACertificateRef: ConfigMap shop/none not found [HM0604]\n"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			want := strings.ReplaceAll(tc.want, "-> A\n", "-> a.shop.svc.cluster.local:80=1\n")

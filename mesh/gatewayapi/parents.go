@@ -79,7 +79,7 @@ func (c *converter) attach(r *route) (out attached) {
 			found := c.listeners[config.Key{Kind: config.KubernetesGateway, Namespace: namespace, Name: string(ref.Name)}]
 			if len(found) == 0 { // no Gateway, or one that is for another controller
 				if key := (config.Key{Kind: config.KubernetesGateway, Namespace: namespace, Name: string(ref.Name)}); c.reader.Get(key) == nil {
-					c.warn(r.Meta.Key, fmt.Sprintf("spec.parentRefs[%d].name", i), fmt.Sprintf("there is no %s of the Gateway API", key))
+					c.warn(config.GatewayAPINotFound, r.Meta.Key, fmt.Sprintf("spec.parentRefs[%d].name", i), fmt.Sprintf("there is no %s of the Gateway API", key))
 				}
 				continue
 			}

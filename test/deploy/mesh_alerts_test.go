@@ -46,6 +46,14 @@ var meshAlertCases = []alertCase{
 	{"HoldfastMeshInvalidDocuments", "10m", []string{`holdfast_mesh_store_invalid_documents{POD} 2x20`}, "POD", "2 documents in etcd are not valid for web-1; their last valid content is in use"},
 	{"HoldfastMeshInvalidDocuments", "10m", []string{`holdfast_mesh_store_invalid_documents{POD} 0 2 2 0x20`}, "", ""},
 
+	{"HoldfastMeshDocumentErrors", "10m", []string{`holdfast_mesh_document_errors{POD} 2x20`}, "POD", "There are 2 errors in the documents of web-1; the last valid content is in use"},
+	{"HoldfastMeshDocumentErrors", "10m", []string{`holdfast_mesh_document_errors{POD} 2 2 2 0x20`}, "", ""},
+	{"HoldfastMeshDocumentErrors", "10m", []string{`holdfast_mesh_document_errors{POD} 2x20`, `holdfast_mesh_store_up{POD} 1x20`}, "", ""}, // with etcd
+
+	{"HoldfastMeshDocumentWarnings", "70m", []string{`holdfast_mesh_document_warnings{POD,code="HM0201"} 2x90`, `holdfast_mesh_document_warnings{POD,code="HM0203"} 0x30 1x60`}, "POD",
+		"There are 3 warnings about the documents of web-1"},
+	{"HoldfastMeshDocumentWarnings", "70m", []string{`holdfast_mesh_document_warnings{POD,code="HM0201"} 2x30 _x60`}, "", ""},
+
 	{"HoldfastMeshNacks", "10m", []string{`pilot_total_xds_rejects{POD,type="lds"} 0 0 4x20`, `pilot_total_xds_rejects{namespace="shop",pod="web-2",type="lds"} 0 0 5x20`}, "namespace=shop type=lds",
 		"Proxies have NACKed 9 lds responses of holdfast-mesh in ten minutes"},
 	{"HoldfastMeshNacks", "10m", []string{`pilot_total_xds_rejects{POD,type="lds"} 0 0 1x20`, `pilot_total_xds_rejects{POD,type="cds"} 50x20`}, "", ""},

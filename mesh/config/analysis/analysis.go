@@ -7,13 +7,16 @@
 package analysis
 
 import (
+	"strconv"
+	"strings"
+
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/gatewayapi"
 )
 
 // Result is what is wrong in documents.
 type Result struct {
-	// Problems are warnings. Their File is the Origin of the document, and they have no line.
+	// Problems are warnings, with those that are suppressed. Their File and Line are those of the document.
 	Problems []config.Problem
 	// Contests are what two documents ask for; Problems has them, too.
 	Contests []config.Contest
@@ -26,8 +29,19 @@ func Of(r config.Reader, domain string) (found Result) {
 	for i := range found.Problems {
 		p := &found.Problems[i]
 		if doc := r.Get(p.Key); doc != nil {
-			p.File = doc.Origin
+			p.File, p.Line = place(doc.Origin)
 		}
 	}
+	config.MarkSuppressed(found.Problems, r.Get)
 	return found
+}
+
+// place returns the file and the line of an Origin; 0 for an Origin without a line.
+func place(origin string) (file string, line int) {
+	if at := strings.LastIndexByte(origin, ':'); at >= 0 {
+		if line, err := strconv.Atoi(origin[at+1:]); err == nil {
+			return origin[:at], line
+		}
+	}
+	return origin, 0
 }

@@ -13,8 +13,20 @@ import (
 // Validate reads files and directories as New would, and returns everything that is wrong in them,
 // by file and line: what a document has by itself, two documents with one name, and references to what
 // is in none of the documents (package analysis). What cannot be read is a problem too.
-func Validate(paths ...string) []config.Problem {
-	v := read(paths)
+func Validate(paths ...string) []config.Problem { return Input{Paths: paths}.Validate() }
+
+// StandardInput is the name of Input.Stdin in problems and origins.
+const StandardInput = "standard input"
+
+// Input is what documents are read from.
+type Input struct {
+	Paths []string // files and directories
+	Stdin []byte   // the text of one more file, read after the others; nil for none
+}
+
+// Validate is the function Validate for an Input.
+func (in Input) Validate() []config.Problem {
+	v := read(in)
 	for _, p := range analysis.Of(v.index, config.DefaultDomain).Problems {
 		at := v.documents[p.Key]
 		p.File, p.Line = v.files[p.Key], at.Line(p.Field)
@@ -24,18 +36,21 @@ func Validate(paths ...string) []config.Problem {
 	return v.problems
 }
 
-// Documents reads files and directories as New would, and returns their valid documents in the order of Schemas, by namespace
+// Documents reads the input as New would, and returns the valid documents in the order of Schemas, by namespace
 // and name, and what is wrong in each document by itself and with the files.
-func Documents(paths ...string) ([]*config.Config, []config.Problem) {
-	v := read(paths)
+func (in Input) Documents() ([]*config.Config, []config.Problem) {
+	v := read(in)
 	config.SortProblems(v.problems)
 	return v.index.All(), v.problems
 }
 
-func read(paths []string) *validation {
+func read(in Input) *validation {
 	v := &validation{index: &config.Index{}, documents: make(map[config.Key]*config.Document)}
-	for _, path := range paths {
+	for _, path := range in.Paths {
 		v.path(path)
+	}
+	if in.Stdin != nil {
+		v.text(StandardInput, in.Stdin)
 	}
 	return v
 }
@@ -79,6 +94,11 @@ func (v *validation) file(path string) {
 		v.problems = append(v.problems, config.Problem{File: path, Message: reasonOf(path, err).Error()})
 		return
 	}
+	v.text(path, data)
+}
+
+// text reads the documents of the text of a file.
+func (v *validation) text(path string, data []byte) {
 	documents, broken := config.Read(path, data)
 	if broken != nil {
 		v.problems = append(v.problems, *broken)

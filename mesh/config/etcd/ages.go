@@ -258,5 +258,5 @@ func (c *Client) unknownAges(err error) *config.Problem {
 	if errors.Is(err, errDenied) {
 		message += "; the role of servers must have read and write on " + c.prefix + "-replicas/"
 	}
-	return &config.Problem{File: c.String(), Severity: config.SeverityWarning, Message: message}
+	return &config.Problem{Code: config.AgesUnknown, File: c.String(), Severity: config.SeverityWarning, Message: message}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -100,5 +101,12 @@ func TestAges_WhereTimesAreTheSame(t *testing.T) {
 		if got := byAge(AgesBefore(slices.Clone(documents)).Of(documents)); !slices.Equal(got, want) {
 			t.Errorf("%s: the order is %v, want %v", kind, got, want)
 		}
+	}
+}
+
+func TestAges_ThatAreNotKnownAreAWarning(t *testing.T) {
+	p := (&Client{prefix: "/holdfast"}).unknownAges(fmt.Errorf("%w: no role", errDenied))
+	if p.Code != "HM0012" || p.Severity != config.SeverityWarning || !strings.Contains(p.Message, "read and write on /holdfast-replicas/") {
+		t.Errorf("%v", p)
 	}
 }

@@ -215,7 +215,7 @@ func (s *Source) Problems() []config.Problem {
 		if s.empty {
 			break
 		}
-		out = append(out, config.Problem{File: s.client.path(key), Key: key, Severity: config.SeverityWarning, Message: fmt.Sprintf("the store was restored and lacks it: it stays in use until the store is asked again, %s after that", ConfirmAfter)})
+		out = append(out, config.Problem{Code: config.StoreLacks, File: s.client.path(key), Key: key, Severity: config.SeverityWarning, Message: fmt.Sprintf("the store was restored and lacks it: it stays in use until the store is asked again, %s after that", ConfirmAfter)})
 	}
 	switch {
 	case s.away != nil && s.fromFile:

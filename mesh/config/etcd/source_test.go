@@ -152,7 +152,7 @@ func TestKeysOfNoDocumentAreIgnored(t *testing.T) {
 		if _, kept := s.event(puts(&mvccpb.KeyValue{Key: []byte(path), Value: []byte("{}"), ModRevision: 7})); kept {
 			t.Errorf("%s is kept", path)
 		}
-		if problems := s.Problems(); len(problems) != 1 || config.Invalid(problems) {
+		if problems := s.Problems(); len(problems) != 1 || problems[0].Code != "HM0010" {
 			t.Errorf("%s: %v", path, problems)
 		}
 		s.event(deletes(path, 8))
@@ -177,7 +177,7 @@ func TestARestoredStoreTakesNothingAwayUntilItWasAskedAgain(t *testing.T) {
 
 				s.take(&listing{at: restored, kvs: []*mvccpb.KeyValue{a}}, time.Now())
 				s.want(t)
-				if s.State().Held != 1 || len(s.Problems()) != 1 || s.confirmAt.IsZero() {
+				if s.State().Held != 1 || len(s.Problems()) != 1 || s.Problems()[0].Code != "HM0011" || s.confirmAt.IsZero() {
 					t.Errorf("%+v, problems %v", s.State(), s.Problems())
 				}
 				time.Sleep(time.Minute)

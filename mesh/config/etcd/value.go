@@ -33,7 +33,7 @@ func (c *Client) decode(path string, value []byte, revision int64, order config.
 	}
 	key, ok := c.parse(path)
 	if !ok {
-		return key, nil, []config.Problem{{File: printable(path), Severity: config.SeverityWarning, Message: "it is not the key of a document, and not read: want " + c.documents() + "RESOURCE/NAMESPACE/NAME"}}
+		return key, nil, []config.Problem{{Code: config.StoreKeyIgnored, File: printable(path), Severity: config.SeverityWarning, Message: "it is not the key of a document, and not read: want " + c.documents() + "RESOURCE/NAMESPACE/NAME"}}
 	}
 	if len(value) > maxDocument {
 		return key, nil, problem(key, "it has %d bytes: a document has %d at most", len(value), maxDocument)

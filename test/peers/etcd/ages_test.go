@@ -67,7 +67,7 @@ func TestTheAgeOfADocumentIsTheStores(t *testing.T) {
 		b.Node.Metadata.Fields["NAMESPACE"] = structpb.NewStringValue("client")
 	})
 	if before != "" {
-		if out := does(meshBinary(t), "validate", "--etcd", f.url()); !strings.Contains(out, "ServiceEntry early/web: warning: it has the host \""+served+"\" because its creationTimestamp is 2026-01-01") || !strings.Contains(out, "late/web") {
+		if out := does(meshBinary(t), "validate", "--etcd", f.url()); !strings.Contains(out, "ServiceEntry early/web: warning: it has the host \""+served+"\" because its creationTimestamp is 2026-01-01") || !strings.Contains(out, "late/web") || !strings.Contains(out, "[HM0013]") {
 			t.Errorf("before the upgrade: %s", out)
 		}
 	}
@@ -117,7 +117,7 @@ func TestTheAgeOfADocumentIsTheStores(t *testing.T) {
 	does(meshBinary(t), "migrate", "--etcd", f.url(), "--to", dir)
 	other := newStore(t)
 	does(meshBinary(t), "migrate", "--etcd", other.url(), "--from", dir)
-	copied, problems := dirsource.Documents(dir)
+	copied, problems := dirsource.Input{Paths: []string{dir}}.Documents()
 	second := follow(other.Rig, other.open(etcd.Options{}), "")
 	second.synced()
 	for name, reader := range map[string]func(namespace string) *config.Config{

@@ -115,7 +115,7 @@ func TestNothingIsWrittenUnlessEverythingIsValid(t *testing.T) {
 	c.says(1, large, "apply -f -", "divide it")
 	c.says(1, large, "apply --dry-run -f -", "divide it")
 	c.says(1, twoEntries+"---\napiVersion: v1\nkind: Secret\nmetadata: {name: a, namespace: shop}\nstringData: {a: b}\n", "apply -f -", "--secret-key-file")
-	c.says(1, twoEntries, "apply -f - -f "+c.file("same.yaml", twoEntries), "leave one out")
+	c.says(1, twoEntries, "apply -f - -f "+c.file("same.yaml", twoEntries), "it is in", "too: that document")
 	c.says(1, "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a, namespace: shop}\n"+
 		`spec: {hosts: [a.test], http: [{match: [{uri: {regex: "((a{30}){30}){30}"}}], route: [{destination: {host: a.test}}]}]}`, "apply -f -", "RE2")
 	c.says(1, strings.Repeat("# a comment\n", 2<<20), "apply -f -", "standard input")

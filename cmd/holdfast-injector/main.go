@@ -46,6 +46,8 @@ const rootLong = `A mutating webhook for Kubernetes that adds holdfast and Envoy
 holdfast inject does to their manifests. Pods of namespaces with the label
 holdfast.dev/injection: enabled are injected, and pods with the label holdfast.dev/inject: "true".
 
+Each flag can be given by a variable of the environment: --settings by HOLDFAST_INJECTOR_SETTINGS.
+
 Exit codes: 0 done, 1 failed, 2 wrong usage.`
 
 func newRoot(stdout, stderr io.Writer) *cobra.Command {

@@ -36,7 +36,7 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{"version", []string{"version"}, cli.ExitOK, "holdfast-injector "},
 		{"no command", nil, cli.ExitUsage, "no command"},
-		{"an unknown flag", []string{"serve", "--setings=a"}, cli.ExitUsage, "unknown flag: --setings (see `holdfast-injector serve --help`)"},
+		{"an unknown flag", []string{"serve", "--setings=a"}, cli.ExitUsage, "unknown flag: --setings, did you mean --settings? (`holdfast-injector serve --help` lists the flags)"},
 		{"valid settings", []string{"check", good}, cli.ExitOK, "valid"},
 		{"settings that are not", []string{"check", bad}, cli.ExitFailed, "bad.yaml: yaml: unmarshal errors:\n  line 1: field upstrem not found"},
 		{"no namespace", []string{"serve", "--settings", good}, cli.ExitUsage, "--namespace is missing"},

@@ -34,6 +34,8 @@ const rootLong = `A control plane with Istio's API. It reads documents (VirtualS
 ServiceEntry, WorkloadEntry, Gateway, Sidecar, PeerAuthentication, and Service, EndpointSlice, Pod of
 Kubernetes) from a directory or from etcd, and configures Envoys with xDS: directly, or through holdfast agents.
 
+Each flag can be given by a variable of the environment: --max-proxies by HOLDFAST_MESH_MAX_PROXIES.
+
 Exit codes: 0 done, 1 failed, 2 wrong usage.`
 
 func newRoot(stdout, stderr io.Writer) *cobra.Command {

@@ -16,7 +16,7 @@ import (
 )
 
 // asCommand says that the test binary is holdfast-mesh.
-const asCommand = "HOLDFAST_MESH_TEST_COMMAND"
+const asCommand = "TEST_AS_HOLDFAST_MESH"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {

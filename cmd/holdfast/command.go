@@ -14,7 +14,6 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/logqueue"
-	"github.com/holdfast-xds/holdfast/internal/nearest"
 )
 
 // process is the environment of a command.
@@ -54,7 +53,7 @@ func newRoot(p process) *cobra.Command {
 			if len(args) == 0 {
 				return errors.New("no command: `holdfast help` lists them")
 			}
-			return unknownCommand(cmd, args[0])
+			return cli.UnknownCommand(cmd, args[0])
 		},
 	}
 	root.Flags().BoolP("version", "v", false, "show versions, as `holdfast version` does")
@@ -98,7 +97,7 @@ func completion(root *cobra.Command) {
 		if c.Name() == "completion" {
 			c.Args = cobra.ArbitraryArgs
 			c.RunE = func(cmd *cobra.Command, args []string) error {
-				want := strings.Join(names(cmd.Commands()), ", ")
+				want := strings.Join(cli.Commands(cmd), ", ")
 				if len(args) > 0 {
 					return fmt.Errorf("completion: unknown shell %q: want one of %s", args[0], want)
 				}
@@ -122,23 +121,9 @@ func newHelp(root *cobra.Command) *cobra.Command {
 					return c.Help()
 				}
 			}
-			return unknownCommand(root, args[0])
+			return cli.UnknownCommand(root, args[0])
 		},
 	}
-}
-
-func unknownCommand(root *cobra.Command, name string) error {
-	return fmt.Errorf("unknown command %q%s (`holdfast help` lists them)", name, nearest.Question("", name, names(root.Commands())))
-}
-
-func names(commands []*cobra.Command) []string {
-	var all []string
-	for _, c := range commands {
-		if !c.Hidden {
-			all = append(all, c.Name())
-		}
-	}
-	return all
 }
 
 // explainFlag words an error about a flag, with the flag that was probably meant.
@@ -146,17 +131,10 @@ func explainFlag(cmd *cobra.Command, err error) error {
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		return fmt.Errorf("--%s: %w", invalid.GetFlag().Name, plainValue(invalid.GetFlag(), invalid.GetValue(), invalid.Unwrap()))
 	}
-	unknown, ok := errors.AsType[*pflag.NotExistError](err)
-	if !ok {
+	if _, ok := errors.AsType[*pflag.NotExistError](err); !ok {
 		return err
 	}
-	var known []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden {
-			known = append(known, f.Name)
-		}
-	})
-	return fmt.Errorf("%w%s (`%s --help` lists the flags)", err, nearest.Question("--", unknown.GetSpecifiedName(), known), cmd.CommandPath())
+	return fmt.Errorf("%w%s (`%s --help` lists the flags)", err, cli.MeantFlag(cmd, err), cmd.CommandPath())
 }
 
 // headerFlag returns the name of a given flag of headers, "" for none.

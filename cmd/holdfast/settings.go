@@ -115,7 +115,8 @@ func unknownVars(vars map[string]string, keys map[string]bool) []string {
 		name = strings.TrimPrefix(name, envPrefix)
 		fromService := strings.HasPrefix(name, "SERVICE_") || strings.HasPrefix(name, "PORT")
 		metadata := strings.HasPrefix(name, "META_")
-		if !slices.Contains(known, name) && !fromService && !metadata {
+		other := strings.HasPrefix(name, "MESH_") || strings.HasPrefix(name, "INJECTOR_") // settings of these programs
+		if !slices.Contains(known, name) && !fromService && !metadata && !other {
 			warnings = append(warnings, fmt.Sprintf("environment variable %s%s is not a setting%s", envPrefix, name, nearest.Question(envPrefix, name, known)))
 		}
 	}

@@ -15,8 +15,6 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
-
-	"github.com/spf13/cobra"
 )
 
 // Exit codes; they are part of the help of each program.
@@ -88,29 +86,4 @@ func versionOf(linked string, build *debug.BuildInfo) string {
 		return of
 	}
 	return linked
-}
-
-// Root makes the root of a command tree with some commands, and with the command version.
-func Root(program, short, long, version string, stdout, stderr io.Writer, commands ...*cobra.Command) *cobra.Command {
-	root := &cobra.Command{
-		Use: program, Short: short, Long: long,
-		SilenceErrors: true, SilenceUsage: true, Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return fmt.Errorf("no command: `%s help` lists them", program)
-		},
-	}
-	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w (see `%s --help`)", err, cmd.CommandPath())
-	})
-	root.AddCommand(append(commands, &cobra.Command{
-		Use: "version", Short: "show the version", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(stdout, "%s %s\n", program, version)
-			return Failed(err)
-		},
-	})...)
-	return root
 }

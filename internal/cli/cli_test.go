@@ -61,13 +61,20 @@ func TestARootHasItsCommandsAndTheVersion(t *testing.T) {
 		said string
 	}{
 		{"no command", nil, "no command: `program help` lists them"},
-		{"an unknown flag", []string{"serve", "--a"}, "unknown flag: --a (see `program serve --help`)"},
+		{"an unknown flag", []string{"serve", "--a"}, "unknown flag: --a (`program serve --help` lists the flags)"},
+		{"a flag that is nearly one", []string{"serve", "--limt", "1"}, "unknown flag: --limt, did you mean --limit? (`program serve --help` lists the flags)"},
+		{"a command that is nearly one", []string{"serv"}, `unknown command "serv", did you mean serve? (` + "`program help` lists them)"},
+		{"a command that is none", []string{"x"}, `unknown command "x" (` + "`program help` lists them)"},
 		{"version", []string{"version"}, "program v1.2.3\n"},
+		{"version as JSON", []string{"version", "-o", "json"}, `"version": "v1.2.3"`},
+		{"version in another form", []string{"version", "-o", "xml"}, `--output "xml": want text or json`},
+		{"the flag version", []string{"--version"}, "program v1.2.3\n"},
 		{"help", []string{"help"}, "serve       serve it\n"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var out bytes.Buffer
 			serve := &cobra.Command{Use: "serve", Short: "serve it", RunE: func(*cobra.Command, []string) error { return nil }}
+			serve.Flags().Int("limit", 0, "")
 			root := Root("program", "a program", "It is a program.", "v1.2.3", &out, &out, serve)
 			root.SetArgs(row.args)
 			if Exit(&out, "program", root.Execute()); !strings.Contains(out.String(), row.said) {
@@ -158,5 +165,49 @@ func TestErrorsOfGRPCAreInTheLog(t *testing.T) {
 	_, _ = grpcErrors{}.Write([]byte("2026/01/02 03:04:05 ERROR: [core] it broke\n"))
 	if !strings.Contains(out.String(), `"level":"WARN","msg":"gRPC: [core] it broke"}`) {
 		t.Error(out.String())
+	}
+}
+
+// The command line beats a variable, which beats the default.
+func TestRoot_FlagsHaveTheValuesOfVariables(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		args []string
+		vars []string // NAME=VALUE
+		says string
+	}{
+		{"none", nil, nil, "limit 1, names [a], hosts [], wait false\n"},
+		{"all", nil, []string{"LIMIT=2", "NAMES=b,c", "HOSTS=d,e", "WAIT=true"}, "limit 2, names [b c], hosts [d e], wait true\n"},
+		{"beside flags", []string{"--limit=3", "--names=x"}, []string{"LIMIT=2", "NAMES=b", "WAIT=true"}, "limit 3, names [x], hosts [], wait true\n"},
+		{"an empty one", nil, []string{"LIMIT=", "NAMES="}, "limit 1, names [a], hosts [], wait false\n"},
+		{"a wrong one", nil, []string{"LIMIT=x"}, `my-program: environment variable MY_PROGRAM_LIMIT="x": strconv.ParseInt: parsing "x": invalid syntax` + "\n"},
+		{"one that is nearly a flag", nil, []string{"LIMT=2"}, "my-program: warning: environment variable MY_PROGRAM_LIMT is not a flag, did you mean MY_PROGRAM_LIMIT?\nlimit 1"},
+		{"one of another command", nil, []string{"OUTPUT=json"}, "limit 1"},
+		{"those of others", nil, []string{"SERVICE_HOST=10.0.0.1", "PORT=tcp://10.0.0.1:1", "PORT_1_TCP=x", "FLAGS=--limit=7"}, "limit 1"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for _, pair := range tc.vars {
+				name, value, _ := strings.Cut(pair, "=")
+				t.Setenv("MY_PROGRAM_"+name, value)
+			}
+			t.Setenv("MY_PROGRAMS_LIMIT", "9")
+			var out bytes.Buffer
+			var limit int
+			var names, hosts []string
+			var wait bool
+			serve := &cobra.Command{Use: "serve", RunE: func(*cobra.Command, []string) error {
+				_, err := fmt.Fprintf(&out, "limit %d, names %v, hosts %v, wait %t\n", limit, names, hosts, wait)
+				return err
+			}}
+			serve.Flags().IntVar(&limit, "limit", 1, "")
+			serve.Flags().StringSliceVar(&names, "names", []string{"a"}, "")
+			serve.Flags().StringArrayVar(&hosts, "hosts", nil, "")
+			serve.Flags().BoolVar(&wait, "wait", false, "")
+			root := Root("my-program", "a program", "It is a program.", "v1.2.3", &out, &out, serve)
+			root.SetArgs(append([]string{"serve"}, tc.args...))
+			if Exit(&out, "my-program", root.Execute()); !strings.HasPrefix(out.String(), tc.says) {
+				t.Errorf("%q, want %q", out.String(), tc.says)
+			}
+		})
 	}
 }

@@ -160,7 +160,7 @@ func TestServeRejectsWrongUsage(t *testing.T) {
 	}{
 		{"no command", nil, 2, "no command"},
 		{"an unknown command", []string{"sreve"}, 2, "sreve"},
-		{"an unknown flag", []string{"serve", "--confg", docs}, 2, "unknown flag: --confg (see `holdfast-mesh serve --help`)"},
+		{"an unknown flag", []string{"serve", "--confg", docs}, 2, "unknown flag: --confg, did you mean --config? (`holdfast-mesh serve --help` lists the flags)"},
 		{"no directory", []string{"serve"}, 2, "--config"},
 		{"an argument", []string{"serve", docs}, 2, "unknown command"},
 		{"an address without a port", []string{"serve", "--config", docs, "--listen", "127.0.0.1"}, 2, `--listen "127.0.0.1": want host:port`},

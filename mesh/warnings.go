@@ -85,6 +85,11 @@ func (w *warnings) Collect(metrics chan<- prometheus.Metric) {
 	}
 	shown, _ := config.Unsuppressed(problems)
 	errs, byCode := 0, make(map[config.Code]int)
+	for _, info := range config.Codes { // those without a warning, too, so that a warning is an increase
+		if info.Code != config.InvalidDocument {
+			byCode[info.Code] = 0
+		}
+	}
 	for _, p := range shown {
 		if p.Severity == config.SeverityError {
 			errs++

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -34,9 +35,10 @@ func put(t *testing.T, store *config.Memory, name string) {
 func TestWarnings_AreThoseOfTheDocumentsThatThereAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
+		registry := prometheus.NewRegistry()
 		store := config.NewMemory()
 		own := []config.Problem{{Message: "an error"}, {Code: config.NoEffect, Severity: config.SeverityWarning}, {Code: config.LargeBody, Severity: config.SeverityWarning, Suppressed: true}}
-		w := newWarnings(store, func() []config.Problem { return own }, config.DefaultDomain, prometheus.NewRegistry(), slog.New(slog.NewTextHandler(&log, nil)))
+		w := newWarnings(store, func() []config.Problem { return own }, config.DefaultDomain, registry, slog.New(slog.NewTextHandler(&log, nil)))
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{}, 2)
 		go func() {
@@ -66,15 +68,25 @@ func TestWarnings_AreThoseOfTheDocumentsThatThereAre(t *testing.T) {
 		if n := strings.Count(log.String(), "document used with a warning"); n != 1 || !strings.Contains(log.String(), " code=HM0402 ") {
 			t.Errorf("%d lines:\n%s", n, log.String())
 		}
-		if err := testutil.CollectAndCompare(w, strings.NewReader(`# HELP holdfast_mesh_document_errors Errors of documents: their last valid content, if they had any, stays in use.
-# TYPE holdfast_mesh_document_errors gauge
-holdfast_mesh_document_errors 1
-# HELP holdfast_mesh_document_warnings Warnings about documents that are not suppressed, by code.
-# TYPE holdfast_mesh_document_warnings gauge
-holdfast_mesh_document_warnings{code="HM0102"} 1
-holdfast_mesh_document_warnings{code="HM0402"} 1
-`)); err != nil {
-			t.Error(err)
+		counted := make(map[string]float64)
+		families, err := registry.Gather()
+		for _, family := range families {
+			for _, m := range family.GetMetric() {
+				name := family.GetName()
+				for _, label := range m.GetLabel() {
+					name += " " + label.GetValue()
+				}
+				if value := m.GetGauge().GetValue(); value != 0 {
+					counted[name] = value
+				}
+			}
+		}
+		want := map[string]float64{"holdfast_mesh_document_errors": 1, "holdfast_mesh_document_warnings HM0102": 1, "holdfast_mesh_document_warnings HM0402": 1}
+		if err != nil || !maps.Equal(counted, want) {
+			t.Errorf("%v, %v", counted, err)
+		}
+		if n := testutil.CollectAndCount(w, "holdfast_mesh_document_warnings"); n != len(config.Codes)-1 { // one is of errors
+			t.Errorf("%d series of warnings", n)
 		}
 
 		w.mu.Lock() // while documents are looked at

@@ -164,7 +164,7 @@ func newGet(stdout io.Writer) *cobra.Command {
 		Use: "get [KIND [NAME]]", Short: "show the documents that are served, or those in etcd", Args: cobra.MaximumNArgs(2),
 		Long: `Show the documents that a running server uses: of a document that is not valid any more, its last
 valid content. What is wrong with them follows: errors of what was written last, and warnings with their
-codes. KIND is the name of a kind, or its plural, in any case; NAME may have a namespace before it, with a
+codes; with -o yaml it is left out. KIND is the name of a kind, or its plural, in any case; NAME may have a namespace before it, with a
 slash.
 
 With --etcd, show those in etcd: with their revisions and who has written them, or with -o yaml as apply takes
@@ -194,6 +194,11 @@ them, without Secrets.`,
 			}
 			if len(docs) == 0 {
 				return cli.Failed(noDocument(kind, namespace, name))
+			}
+			if output == "yaml" { // documents, and nothing about them
+				for i := range docs {
+					docs[i].Problems = nil
+				}
 			}
 			return write(stdout, output, docs, func(w io.Writer) {
 				_, _ = fmt.Fprintln(w, "KIND\tNAMESPACE\tNAME\tORIGIN")

@@ -15,6 +15,7 @@ func (x *references) destinationRules() {
 	root := &path{name: "spec"}
 	unverified := false
 	for _, c := range x.reader.List(MeshConfig, "") {
+		//lint:ignore SA1019 the deprecated field has an effect
 		verify := c.Spec.(*meshv1alpha1.MeshConfig).GetVerifyCertificateAtClient()
 		unverified = verify != nil && !verify.GetValue()
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/holdfast-xds/holdfast/internal/nearest"
 	"github.com/holdfast-xds/holdfast/internal/wake"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/generate"
@@ -143,7 +144,20 @@ func (e *Environment) served(node string) ([]*server.Served, error) {
 	if len(nodes) == 0 {
 		return nil, errors.New("no proxy is connected")
 	}
-	return nil, fmt.Errorf("no proxy %q is connected; there are %s", node, strings.Join(slices.Compact(nodes), ", "))
+	nodes = slices.Compact(nodes)
+	return nil, fmt.Errorf("no proxy %q is connected%s; %s", node, nearest.Question("", node, nodes), someOf(nodes))
+}
+
+// maxNamed is how many proxies an error names.
+const maxNamed = 20
+
+// someOf names the proxies that there are, or the first of many.
+func someOf(nodes []string) string {
+	text := "there are " + strings.Join(nodes[:min(len(nodes), maxNamed)], ", ")
+	if more := len(nodes) - maxNamed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // ProxyDifference is what a change of documents would do to a proxy.

@@ -327,7 +327,7 @@ func kindNamed(text string) (config.Kind, error) {
 		}
 		known = append(known, schema.Kind.Label())
 	}
-	return "", fmt.Errorf("unknown kind %q: want one of %s", text, strings.Join(known, ", "))
+	return "", fmt.Errorf("unknown kind %q%s want one of %s", text, orNearest(text, known), strings.Join(known, ", "))
 }
 
 // keysOf returns the documents that KIND NAME… means.

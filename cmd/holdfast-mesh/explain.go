@@ -25,7 +25,10 @@ a client that --as and --from describe, and PORT is one of the workload: which p
 deny it, or allow it, and who the client is for them. --as, --from and --sni also describe the client of
 a gateway. If the answer depends on what the question does not say, it is "not known".
 
-A token is taken to be valid: --claims says what it says.`
+A token is taken to be valid: --claims says what it says.
+
+The exit code says whether the question was answered: it is 0 also if the answer is 503, or that the connection
+is closed.`
 
 func newExplain(stdout io.Writer) *cobra.Command {
 	var a admin

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-xds/holdfast/internal/cli"
+	"github.com/holdfast-xds/holdfast/internal/nearest"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 	"github.com/holdfast-xds/holdfast/mesh"
@@ -246,7 +247,7 @@ func documentOf(args []string, namespace *string) (kind, name string, err error)
 		}
 	}
 	if kind == "" {
-		return "", "", fmt.Errorf("unknown kind %q: want one of %s", args[0], strings.Join(known, ", "))
+		return "", "", fmt.Errorf("unknown kind %q%s want one of %s", args[0], orNearest(args[0], known), strings.Join(known, ", "))
 	}
 	if len(args) == 1 {
 		return kind, "", nil
@@ -260,6 +261,25 @@ func documentOf(args []string, namespace *string) (kind, name string, err error)
 	}
 	*namespace = before
 	return kind, after, nil
+}
+
+// orNearest returns ", did you mean …?" with the kind whose name is near to a text, in any case, and ":" if there is none.
+func orNearest(text string, known []string) string {
+	meant := nearest.Name(strings.ToLower(text), lower(known))
+	for _, kind := range known {
+		if meant != "" && strings.EqualFold(kind, meant) {
+			return ", did you mean " + kind + "? If not,"
+		}
+	}
+	return ":"
+}
+
+func lower(texts []string) []string {
+	out := make([]string, len(texts))
+	for i, text := range texts {
+		out[i] = strings.ToLower(text)
+	}
+	return out
 }
 
 // noDocument says which document the server does not have.

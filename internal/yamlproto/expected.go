@@ -8,24 +8,15 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytypes"
+	"github.com/holdfast-xds/holdfast/internal/nearest"
 )
 
 // wrongType returns "must be a list, and is a string" or the like if wrong, a node at or below n, is not of
 // the type that a message of type m has there; "" if it is, or if that is not known.
 func (n *Node) wrongType(m protoreflect.MessageDescriptor, wrong *Node) string {
-	var path []*Node
-	for at := wrong; at != n; at = at.parent {
-		if at == nil {
-			return ""
-		}
-		path = append(path, at)
-	}
-	t, at := place{message: m}, n
-	for _, below := range slices.Backward(path) {
-		if t = t.below(at, below); t == (place{}) {
-			return ""
-		}
-		at = below
+	t := n.placeOf(m, wrong)
+	if t == (place{}) {
+		return ""
 	}
 	want, is := t.want(), wrong.typeName()
 	if want == "" || is == "null" || strings.HasPrefix(want, is) {
@@ -36,6 +27,69 @@ func (n *Node) wrongType(m protoreflect.MessageDescriptor, wrong *Node) string {
 		hint = ": put it into quotes"
 	}
 	return fmt.Sprintf("must be %s, and is %s%s", want, is, hint)
+}
+
+// placeOf returns the place of below, a node at or below n, in a message of type m; nothing is set if it is not known.
+func (n *Node) placeOf(m protoreflect.MessageDescriptor, below *Node) place {
+	var path []*Node
+	for at := below; at != n; at = at.parent {
+		if at == nil {
+			return place{}
+		}
+		path = append(path, at)
+	}
+	t, at := place{message: m}, n
+	for _, below := range slices.Backward(path) {
+		if t = t.below(at, below); t == (place{}) {
+			return place{}
+		}
+		at = below
+	}
+	return t
+}
+
+// maxValues is how many values of an enumeration an error lists.
+const maxValues = 20
+
+// wrongValue returns what the values of an enumeration are if wrong, a node at or below n, is a name that is none of them; "" otherwise.
+func (n *Node) wrongValue(m protoreflect.MessageDescriptor, wrong *Node) string {
+	field := n.placeOf(m, wrong).field
+	given, isText := wrong.Text()
+	if field == nil || field.Enum() == nil || !isText {
+		return ""
+	}
+	values := field.Enum().Values()
+	names := make([]string, 0, values.Len())
+	for i := range values.Len() {
+		names = append(names, string(values.Get(i).Name()))
+	}
+	meant := nearest.Question("", strings.ToUpper(given), names)
+	if len(names) > maxValues {
+		return fmt.Sprintf("%q is no value of this field%s", given, meant)
+	}
+	return fmt.Sprintf("%q is no value of this field: want one of %s%s", given, strings.Join(names, ", "), meant)
+}
+
+// unknownField returns ", did you mean …?" for a node at or below n that is a key, or the value of a key, of which its message has no field.
+func (n *Node) unknownField(m protoreflect.MessageDescriptor, wrong *Node) string {
+	if wrong == n || wrong.parent == nil {
+		return ""
+	}
+	message := n.placeOf(m, wrong.parent).message
+	if message == nil {
+		return ""
+	}
+	var names []string
+	for i := range message.Fields().Len() {
+		field := message.Fields().Get(i)
+		if name := field.JSONName(); wrong.parent.Get(name) == nil {
+			if strings.Contains(wrong.key, "_") {
+				name = field.TextName()
+			}
+			names = append(names, name)
+		}
+	}
+	return nearest.Question("", wrong.key, names)
 }
 
 // place is what a message has at a node: a message, or a field; of a list or a map the whole, or one value.

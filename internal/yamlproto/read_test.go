@@ -120,8 +120,8 @@ func TestWhatIsWrongIsNamedWithLineAndField(t *testing.T) {
 		text, want string
 	}{
 		{"an unknown field", YAML, "node:\n  id: a\n  idd: b\n", `line 3: field node.idd: unknown field "idd"`},
-		{"an unknown field in what an alias means", YAML, "node: {locality: &l {\n  zon: a}}\n", `line 2: field node.locality.zon: unknown field "zon"`},
-		{"an unknown field that is merged", YAML, "node:\n  <<: {\n  idd: b}\n", `line 3: field node.idd: unknown field "idd"`},
+		{"an unknown field in what an alias means", YAML, "node: {locality: &l {\n  zon: a}}\n", `line 2: field node.locality.zon: unknown field "zon", did you mean zone?`},
+		{"an unknown field that is merged", YAML, "node:\n  <<: {\n  idd: b}\n", `line 3: field node.idd: unknown field "idd", did you mean id?`},
 		{"an unknown field in a list at the top", YAML, "- a", `line 1: must be a mapping, and is a list`},
 		{"a field in two spellings", YAML, "admin:\n  profile_path: a\n  profilePath: b", `line 3: field admin.profilePath: duplicate field "profilePath": it is there twice, in another spelling (such as with _ and in camel case)`},
 		{"a value that may be a secret", YAML, "node:\n  id: 7", `line 2: field node.id: must be a string, and is a number: put it into quotes`},
@@ -134,7 +134,7 @@ func TestWhatIsWrongIsNamedWithLineAndField(t *testing.T) {
 		{"a text for a boolean that may be missing", YAML, "enable_dispatcher_stats: maybe", `line 1: field enable_dispatcher_stats: must be a boolean (true or false), and is a string`},
 		{"a mapping for a number", YAML, "stats_flush_on_admin: {}", `line 1: field stats_flush_on_admin: must be a boolean (true or false), and is a mapping`},
 		{"a fraction for a number", YAML, "admin: {address: {socket_address: {port_value: 1.5}}}", `line 1: field admin.address.socket_address.port_value: invalid value for uint32 field portValue: 1.5`},
-		{"a name that an enum does not have", YAML, "admin: {address: {socket_address: {protocol: QUIC}}}", `line 1: field admin.address.socket_address.protocol: invalid value for enum field protocol: "QUIC"`},
+		{"a name that an enum does not have", YAML, "admin: {address: {socket_address: {protocol: QUIC}}}", `line 1: field admin.address.socket_address.protocol: "QUIC" is no value of this field: want one of TCP, UDP`},
 		{"a wrong type in a typed configuration", YAML,
 			"bootstrap_extensions:\n- typed_config:\n    \"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster\n    name: [a]",
 			`line 4: field bootstrap_extensions[0].typed_config.name: must be a string, and is a list`},

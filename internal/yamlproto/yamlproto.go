@@ -16,6 +16,7 @@ package yamlproto
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -222,7 +223,14 @@ func (n *Node) unmarshal(m proto.Message, options protojson.UnmarshalOptions, te
 	wrong := n
 	if line > 0 && line <= len(w.lines) {
 		wrong = w.lines[line-1]
-		switch what := n.wrongType(m.ProtoReflect().Descriptor(), wrong); {
+		descriptor := m.ProtoReflect().Descriptor()
+		if strings.HasPrefix(text, "invalid value for enum field") {
+			text = cmp.Or(n.wrongValue(descriptor, wrong), text)
+		}
+		if strings.HasPrefix(text, "unknown field") {
+			text += n.unknownField(descriptor, wrong)
+		}
+		switch what := n.wrongType(descriptor, wrong); {
 		case strings.HasPrefix(text, "duplicate field"):
 			text = fmt.Sprintf("%s: it is there twice, in another spelling (such as with _ and in camel case)", text)
 		case what != "":

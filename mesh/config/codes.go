@@ -54,6 +54,10 @@ const (
 	UnknownSecret               Code = "HM0206"
 	UnknownProvider             Code = "HM0207"
 	GatewayOfNetworkUnreachable Code = "HM0208"
+	UnknownRuleHost             Code = "HM0209"
+	SubsetSelectsNothing        Code = "HM0210"
+	GatewayPortWithoutService   Code = "HM0211"
+	HostNotInGateway            Code = "HM0212"
 
 	SelectsNothing Code = "HM0301"
 	SameWorkloads  Code = "HM0302"
@@ -63,12 +67,15 @@ const (
 	ContestedConnections   Code = "HM0403"
 	ContestedTrafficPolicy Code = "HM0404"
 	HostOfAnotherNamespace Code = "HM0405"
+	ProtocolConflict       Code = "HM0406"
 
 	RuleWithoutEffect   Code = "HM0501"
 	AllowsNothing       Code = "HM0502"
 	OpensWhatIsClosed   Code = "HM0503"
 	NoTokenRequired     Code = "HM0504"
 	PoliciesNotCompared Code = "HM0505"
+	UnverifiedServer    Code = "HM0506"
+	ClaimWithoutTokens  Code = "HM0507"
 
 	GatewayAPINotFound        Code = "HM0601"
 	GatewayAPINotPermitted    Code = "HM0602"
@@ -141,6 +148,10 @@ var Codes = []CodeInfo{
 	{UnknownSecret, "No document defines the Secret: the connections that need it fail.", "Correct the name, or add the Secret in the namespace of the proxies.", []string{"IST0101", "IST0161"}},
 	{UnknownProvider, "The MeshConfig has no such provider, or it does something else.", "Correct the name, or add it to `extensionProviders`.", []string{"IST0101"}},
 	{GatewayOfNetworkUnreachable, "The gateway of a network is not reached.", "Correct what the message names.", nil},
+	{UnknownRuleHost, "No document defines the host of a DestinationRule, which has no effect.", "Correct the name, or add the Service or ServiceEntry.", []string{"IST0101"}},
+	{SubsetSelectsNothing, "None of the endpoints that documents describe has the labels of a subset: requests that are sent there get 503. Nothing is said of a host without described endpoints.", "Correct the labels of the subset or of the workloads.", nil},
+	{GatewayPortWithoutService, "No Service of the proxies of a Gateway has the port of a server, so that it is not reached through the Service.", "Correct the port, or add it to the Service.", []string{"IST0162"}},
+	{HostNotInGateway, "No server of the Gateway has the host of a VirtualService, which gets no request there.", "Correct the host, or add it to a server, for the namespace of the VirtualService.", []string{"IST0132"}},
 
 	{SelectsNothing, "The labels select none of the workloads that documents describe. Nothing is said of a namespace without such documents.", "Correct the labels.", []string{"IST0127"}},
 	{SameWorkloads, "Two documents are for the same workloads, and the older one alone is used.", "Join them, or give them different selectors.", []string{"IST0110", "IST0111", "IST0159", "IST0160"}},
@@ -150,12 +161,15 @@ var Codes = []CodeInfo{
 	{ContestedConnections, "Two Gateways of the same proxies are for the same connections of a port, and the older one has them.", "Give them different hosts, ports or selectors.", []string{"IST0145"}},
 	{ContestedTrafficPolicy, "Two DestinationRules of a namespace have a traffic policy of one host, and that of the older one counts.", "Join them.", nil},
 	{HostOfAnotherNamespace, "The host is another namespace's, so that only proxies of the document's own namespace have it from this document.", "Write it in the namespace whose it is, or restrict it with `exportTo`.", nil},
+	{ProtocolConflict, "One port of a host has two protocols, and that of the older document counts.", "Write one protocol, or two ports.", nil},
 
 	{RuleWithoutEffect, "Another policy takes all that a rule takes, with the same action.", "Leave one of them out.", nil},
 	{AllowsNothing, "Another policy denies all that a rule allows.", "Leave the rule out, or narrow the other policy.", nil},
 	{OpensWhatIsClosed, "A policy opens what another one closes.", "Narrow its selector or its rule, if that is not meant.", nil},
 	{NoTokenRequired, "Tokens are verified, and requests without one pass.", "Add an AuthorizationPolicy with `requestPrincipals`.", nil},
 	{PoliciesNotCompared, "There are too many policies to compare them all.", "Join policies.", nil},
+	{UnverifiedServer, "TLS of a DestinationRule names no CAs, and the mesh does not verify certificates without them: anybody may be the server.", "Name `caCertificates` or a `credentialName`, or set `verifyCertificateAtClient`.", []string{"IST0128", "IST0129"}},
+	{ClaimWithoutTokens, "A route is chosen by a claim of a token, and nobody verifies tokens, so that no request has one.", "Add a RequestAuthentication for the proxies that route.", []string{"IST0149"}},
 
 	{GatewayAPINotFound, "What is referred to does not exist, or is of a kind that cannot be referred to.", "Correct the reference, or add what it names.", []string{"IST0101"}},
 	{GatewayAPINotPermitted, "A reference to another namespace is not permitted.", "Add a ReferenceGrant in that namespace.", nil},

@@ -148,6 +148,9 @@ func (x *contests) contestedHost(older, c claim, host string) bool {
 	if older.Namespace == c.Namespace {
 		a, b := older.Spec.(*networking.ServiceEntry), c.Spec.(*networking.ServiceEntry)
 		joined := a.Resolution == b.Resolution && maps.Equal(a.WorkloadSelector.GetLabels(), b.WorkloadSelector.GetLabels()) && maps.Equal(older.Labels, c.Labels) && maps.Equal(older.visible, c.visible)
+		if joined {
+			x.protocols(older, c, host)
+		}
 		if joined || !older.visible.meets(c.visible) {
 			return false
 		}
@@ -159,6 +162,18 @@ func (x *contests) contestedHost(older, c claim, host string) bool {
 	}
 	x.add(ContestedService, older.Config, c.Config, c.at, host, what, fmt.Sprintf("it is older, and comes first for proxies of other namespaces than %s", c.Namespace))
 	return true
+}
+
+// protocols adds the ports of a host to which a younger ServiceEntry gives another protocol.
+func (x *contests) protocols(older, c claim, host string) {
+	for _, was := range older.Spec.(*networking.ServiceEntry).Ports {
+		for i, port := range c.Spec.(*networking.ServiceEntry).Ports {
+			if was.GetNumber() == port.GetNumber() && !strings.EqualFold(was.GetProtocol(), port.GetProtocol()) {
+				at := (&path{name: "spec"}).field("ports").at(i).field("protocol")
+				x.add(ProtocolConflict, older.Config, c.Config, at, host, fmt.Sprintf("the port %d of %q", port.GetNumber(), host), fmt.Sprintf("it is older, and says %s", cmp.Or(was.GetProtocol(), "no protocol")))
+			}
+		}
+	}
 }
 
 // claimsHost warns of a host of which the mesh configuration names another owner, and of one of another namespace's Kubernetes Services.

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/holdfast-xds/holdfast/internal/nearest"
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
 
@@ -213,8 +214,8 @@ func (d *document) decode(schema *Schema, apiVersion string) *Config {
 // status and not a person: what is not known in it is ignored.
 func (d *document) istio(c *Config) {
 	for _, key := range d.root.Keys() {
-		if !slices.Contains([]string{"apiVersion", "kind", "metadata", "spec", "status"}, key) {
-			d.add(nil, d.root.LineOf(key), "", key, "unknown field")
+		if known := []string{"apiVersion", "kind", "metadata", "spec", "status"}; !slices.Contains(known, key) {
+			d.add(nil, d.root.LineOf(key), "", key, "unknown field"+nearest.Question("", key, known))
 		}
 	}
 	if node := d.root.Get("spec"); node != nil && !node.IsNull() {
@@ -282,7 +283,7 @@ func (d *document) meta(schema *Schema) Meta {
 				d.addAt(value, "must be a string")
 			}
 		default:
-			d.add(nil, m.LineOf(key), "", "metadata."+key, "unknown field")
+			d.add(nil, m.LineOf(key), "", "metadata."+key, "unknown field"+nearest.Question("", key, []string{"name", "namespace", "labels", "annotations", "creationTimestamp"}))
 		}
 	}
 	d.names(meta, m)

@@ -171,17 +171,19 @@ func TestProblemsOfDocumentsNameLineAndField(t *testing.T) {
 		{"a wrong name", "apiVersion: v1\nkind: Secret\nmetadata:\n  name: A_b\n", []string{"file.yaml:4: Secret default/A_b: metadata.name: must consist of lower case letters, digits, '-' and '.', at most 253"}},
 		{"a wrong namespace", "apiVersion: v1\nkind: Secret\nmetadata:\n  name: a\n  namespace: a.b\n",
 			[]string{"file.yaml:5: Secret a.b/a: metadata.namespace: must consist of lower case letters, digits and '-', at most 63"}},
-		{"an unknown field of metadata", "apiVersion: v1\nkind: Secret\nmetadata:\n  name: a\n  label: {}\n", []string{"file.yaml:5: Secret default/a: metadata.label: unknown field"}},
+		{"an unknown field of metadata", "apiVersion: v1\nkind: Secret\nmetadata:\n  name: a\n  label: {}\n", []string{"file.yaml:5: Secret default/a: metadata.label: unknown field, did you mean labels?"}},
 		{"a label that is no string", "apiVersion: v1\nkind: Secret\nmetadata:\n  name: a\n  labels:\n    b: 1\n",
 			[]string{"file.yaml:6: Secret default/a: metadata.labels.b: must be a string: write numbers and booleans in quotes"}},
 		{"a wrong time", "apiVersion: v1\nkind: Secret\nmetadata:\n  name: a\n  creationTimestamp: today\n",
 			[]string{"file.yaml:5: Secret default/a: metadata.creationTimestamp: must be a time as in 2006-01-02T15:04:05Z"}},
-		{"an unknown field", head + "spec:\n  hosts: [a]\n  http:\n  - rout: []\n", []string{`file.yaml:7: VirtualService default/a: spec.http[0].rout: unknown field "rout"`}},
-		{"an unknown field beside spec", head + "specs: {}\n", []string{"file.yaml:4: VirtualService default/a: specs: unknown field"}},
+		{"an unknown field", head + "spec:\n  hosts: [a]\n  http:\n  - rout: []\n", []string{`file.yaml:7: VirtualService default/a: spec.http[0].rout: unknown field "rout", did you mean route?`}},
+		{"a value that an enumeration does not have", "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a}\nspec: {host: a, trafficPolicy: {tls: {mode: SIMPL}}}\n",
+			[]string{`file.yaml:4: DestinationRule default/a: spec.trafficPolicy.tls.mode: "SIMPL" is no value of this field: want one of DISABLE, SIMPLE, MUTUAL, ISTIO_MUTUAL, did you mean SIMPLE?`}},
+		{"an unknown field beside spec", head + "specs: {}\n", []string{"file.yaml:4: VirtualService default/a: specs: unknown field, did you mean spec?"}},
 		{"a wrong type", head + "spec:\n  hosts: a\n", []string{"file.yaml:5: VirtualService default/a: spec.hosts: must be a list, and is a string"}},
 		{"unknown fields of Kubernetes, all at once", "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec:\n  ports:\n  - port: x\n    targetport: 1\n  clusterIP: 1\n  selector: a\n",
 			[]string{"file.yaml:6: Service default/a: spec.ports[0].port: must be a number (int32), and is a string",
-				"file.yaml:7: Service default/a: spec.ports[0].targetport: unknown field",
+				"file.yaml:7: Service default/a: spec.ports[0].targetport: unknown field, did you mean targetPort?",
 				"file.yaml:8: Service default/a: spec.clusterIP: must be a string, and is a number",
 				"file.yaml:9: Service default/a: spec.selector: must be a mapping"}},
 		{"data of a secret that is no base64", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata:\n  password: hunter2!\n",
@@ -193,7 +195,7 @@ func TestProblemsOfDocumentsNameLineAndField(t *testing.T) {
 			[]string{"file.yaml:7: VirtualService default/a: spec.http[0].timeout: must be a duration in whole milliseconds, and is 1m0.0000005s"}},
 		{"an item of a List", "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Service\n  metadata: {name: a}\n  spec: {port: 1}\n- " +
 			strings.ReplaceAll(head, "\n", "\n  ") + "spec: {host: []}\n",
-			[]string{"file.yaml:7: Service default/a: spec.port: unknown field", `file.yaml:11: VirtualService default/a: spec.host: unknown field "host"`}},
+			[]string{"file.yaml:7: Service default/a: spec.port: unknown field, did you mean ports?", `file.yaml:11: VirtualService default/a: spec.host: unknown field "host", did you mean hosts?`}},
 		{"a field in snake case", head + "spec:\n  hosts: [a]\n  http:\n  - mirror: {host: b}\n    mirror_percentage:\n      value: 101\n    route:\n    - destination: {host: a}\n",
 			[]string{"file.yaml:9: VirtualService default/a: spec.http[0].mirrorPercentage.value: must be a percentage from 0 to 100, and is 101"}},
 		{"a field that is not supported", head + "spec:\n  hosts: [a]\n  tcp:\n  - match:\n    - sourceSubnet: 10.0.0.0/8\n    route:\n    - destination: {host: a}\n",
@@ -286,7 +288,7 @@ func TestTheNetworksAreReadFromTheConfigMapOfTheMesh(t *testing.T) {
 			"file.yaml:9: " + at + ".endpoints[0]: warning: it says nothing: write fromCidr or fromRegistry [HM0114]", "file.yaml:9: " + at + ".gateways[0]: warning: it says nothing: write address or registryServiceName [HM0114]"}},
 		{"no effect", "      east: {gateways: [{address: 192.0.2.1, port: 1, locality: a}]}\n", []string{
 			"file.yaml:9: " + at + ".gateways[0].locality: warning: not supported: as with istiod, a gateway has the locality of the endpoints that it stands for [HM0101]"}},
-		{"an unknown field", "      east: {gateway: []}\n", []string{`file.yaml:9: ` + at + `.gateway: unknown field "gateway"`}},
+		{"an unknown field", "      east: {gateway: []}\n", []string{`file.yaml:9: ` + at + `.gateway: unknown field "gateway", did you mean gateways?`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) { compare(t, problems(t, "file.yaml", head+tc.text), tc.want) })
 	}

@@ -11,6 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/holdfast-xds/holdfast/internal/nearest"
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
 
@@ -148,7 +149,7 @@ func (d *document) strict(node *yamlproto.Node, t reflect.Type) {
 			f, known := fields[key]
 			if !known {
 				field := strings.TrimPrefix(strings.TrimPrefix(node.Get(key).Field(), d.prefix), ".")
-				d.add(nil, node.LineOf(key), "", field, "unknown field")
+				d.add(nil, node.LineOf(key), "", field, "unknown field"+nearest.Question("", key, sortedKeys(fields)))
 				continue
 			}
 			d.strict(node.Get(key), f.Type)

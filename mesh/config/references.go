@@ -21,18 +21,20 @@ const DefaultDomain = "cluster.local"
 // It warns of what a document asks for and another one has, which it returns as Contests, too, and of hosts that are of other namespaces than the document.
 // It also warns of policies about who may do what that have no effect beside others, and that open what others close. domain is the DNS domain of Kubernetes services. The problems have no file and no line.
 func References(r Reader, domain string) ([]Problem, []Contest) {
-	x := &references{reader: r, domain: domain, hosts: make(map[string]ports), subsets: make(map[string]map[string]bool)}
+	x := &references{reader: r, domain: domain, hosts: make(map[string]ports), subsets: make(map[string]map[string]bool), byHost: make(map[string][]*Config)}
 	for _, c := range r.List(Service, "") {
 		of := make(ports)
 		for _, port := range c.Spec.(*corev1.Service).Spec.Ports {
 			of[uint32(port.Port)] = port.Name //nolint:gosec // ports are validated
 		}
 		x.hosts[x.resolve(c.Name, c.Namespace)] = of
+		x.byHost[x.resolve(c.Name, c.Namespace)] = []*Config{c}
 	}
 	for _, c := range r.List(ServiceEntry, "") {
 		entry := c.Spec.(*networking.ServiceEntry)
 		for _, host := range entry.Hosts {
 			host = strings.ToLower(host)
+			x.byHost[host] = append(x.byHost[host], c)
 			if x.hosts[host] == nil {
 				x.hosts[host] = make(ports)
 			}
@@ -56,10 +58,13 @@ func References(r Reader, domain string) ([]Problem, []Contest) {
 	}
 	for _, c := range r.List(VirtualService, "") {
 		x.virtualService(c)
+		x.gatewayHosts(c)
 	}
 	for _, c := range r.List(Ingress, "") {
 		x.ingress(c)
 	}
+	x.destinationRules()
+	x.gatewayPorts()
 	x.credentials()
 	x.nodeGateways()
 	x.policies()
@@ -77,6 +82,10 @@ type references struct {
 	// hosts are the ports of all services by name; wildcards are the names that begin with "*".
 	hosts     map[string]ports
 	wildcards []string
+	// byHost are the Services and ServiceEntries of a host.
+	byHost map[string][]*Config
+	// described is the result of workloads; nil before it is asked for.
+	described map[string][]map[string]string
 	// subsets are the names of subsets by host.
 	subsets  map[string]map[string]bool
 	problems []Problem
@@ -223,12 +232,7 @@ func (x *references) gateways(c *Config, at *path, names []string) {
 		if text == meshGateway {
 			continue
 		}
-		key := Key{Gateway, c.Namespace, text}
-		if namespace, name, found := strings.Cut(text, "/"); found {
-			key.Namespace, key.Name = namespace, name
-		} else if labels := strings.Split(text, "."); len(labels) > 1 {
-			key.Namespace, key.Name = labels[1], labels[0]
-		}
+		key := gatewayKey(text, c.Namespace)
 		if x.reader.Get(key) == nil {
 			x.warn(UnknownGateway, c, at.at(i), "there is no %s", key)
 		}

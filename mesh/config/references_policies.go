@@ -59,27 +59,11 @@ func (s scope) overlaps(o scope) bool {
 
 // policies warns of policies that select nothing, that have no effect because of others, and that open what others close.
 func (x *references) policies() {
-	p := &policies{references: x, root: RootNamespace, workloads: make(map[string][]map[string]string)}
+	p := &policies{references: x, root: RootNamespace, workloads: x.workloads()}
 	for _, c := range x.reader.List(MeshConfig, "") {
 		if root := c.Spec.(*meshv1alpha1.MeshConfig).GetRootNamespace(); root != "" {
 			p.root = root
 		}
-	}
-	for _, c := range slices.Concat(x.reader.List(Pod, ""), x.reader.List(WorkloadEntry, "")) {
-		labels := maps.Clone(c.Labels)
-		if entry, ok := c.Spec.(*networking.WorkloadEntry); ok {
-			labels = maps.Clone(entry.GetLabels())
-			for key, value := range c.Labels {
-				if labels == nil {
-					labels = make(map[string]string)
-				}
-				labels[key] = value
-			}
-		}
-		p.workloads[c.Namespace] = append(p.workloads[c.Namespace], labels)
-	}
-	for _, c := range x.reader.List(WorkloadGroup, "") {
-		p.workloads[c.Namespace] = append(p.workloads[c.Namespace], groupLabels(c.Spec.(*networking.WorkloadGroup)))
 	}
 	list := func(kind Kind) []*Config { return slices.SortedFunc(slices.Values(x.reader.List(kind, "")), Older) }
 	p.authorization, p.tokens, p.peers = list(AuthorizationPolicy), list(RequestAuthentication), list(PeerAuthentication)
@@ -94,6 +78,9 @@ func (x *references) policies() {
 		p.selects(c, c.Spec.(*security.RequestAuthentication).GetSelector().GetMatchLabels())
 		p.asksForTokens(c)
 	}
+	if len(p.tokens) == 0 {
+		p.claimsWithoutTokens()
+	}
 	for _, c := range list(EnvoyFilter) {
 		spec := c.Spec.(*networking.EnvoyFilter)
 		p.selects(c, spec.GetWorkloadSelector().GetLabels())
@@ -103,6 +90,11 @@ func (x *references) policies() {
 	for i, c := range telemetries {
 		p.selects(c, c.Spec.(*telemetry.Telemetry).GetSelector().GetMatchLabels())
 		p.telemetry(c, telemetries[:i])
+	}
+	sidecars := list(Sidecar)
+	for i, c := range sidecars {
+		p.selects(c, c.Spec.(*networking.Sidecar).GetWorkloadSelector().GetLabels())
+		p.sidecar(c, sidecars[:i])
 	}
 	for i, c := range p.peers {
 		p.selects(c, c.Spec.(*security.PeerAuthentication).GetSelector().GetMatchLabels())
@@ -139,10 +131,21 @@ func (p *policies) selects(c *Config, labels map[string]string) {
 	}
 	if known > 0 {
 		field := "selector.matchLabels"
-		if c.Kind == EnvoyFilter {
+		if c.Kind == EnvoyFilter || c.Kind == Sidecar {
 			field = "workloadSelector.labels"
 		}
 		p.warn(SelectsNothing, c, (&path{name: "spec"}).fields(field), "selects none of the workloads that documents describe: it has no effect")
+	}
+}
+
+// sidecar warns of a Sidecar that an older one of the same workloads replaces.
+func (p *policies) sidecar(c *Config, older []*Config) {
+	labels := c.Spec.(*networking.Sidecar).GetWorkloadSelector().GetLabels()
+	for _, other := range older {
+		if other.Namespace == c.Namespace && maps.Equal(labels, other.Spec.(*networking.Sidecar).GetWorkloadSelector().GetLabels()) {
+			p.warn(SameWorkloads, c, &path{name: "spec"}, "has no effect: %s is for the same workloads, and older", other.Meta.Key)
+			return
+		}
 	}
 }
 
@@ -185,6 +188,22 @@ func readsTokens(rule *security.Rule) bool {
 	return slices.ContainsFunc(rule.GetWhen(), func(c *security.Condition) bool {
 		return len(c.GetKey()) > len("request.auth.") && c.GetKey()[:len("request.auth.")] == "request.auth."
 	})
+}
+
+// claimsWithoutTokens warns of routes by claims in a mesh in which nobody verifies tokens.
+func (p *policies) claimsWithoutTokens() {
+	for _, c := range p.reader.List(VirtualService, "") {
+		for i, route := range c.Spec.(*networking.VirtualService).GetHttp() {
+			for j, match := range route.GetMatch() {
+				for _, name := range sortedKeys(match.GetHeaders()) {
+					if RoutingClaim(name) != nil {
+						at := (&path{name: "spec"}).field("http").at(i).field("match").at(j).field("headers").field(name)
+						p.warn(ClaimWithoutTokens, c, at, "no request matches: there is no RequestAuthentication that verifies tokens")
+					}
+				}
+			}
+		}
+	}
 }
 
 // routesByClaims reports whether a VirtualService routes by what tokens say.

@@ -24,20 +24,21 @@ func (p *policies) telemetry(c *Config, older []*Config) {
 		}
 	}
 	p.targets(c, spec)
-	if !isWide(spec) {
+	if hasTargets(spec) {
 		return
 	}
+	labels := spec.GetSelector().GetMatchLabels()
 	for _, other := range older {
-		if other.Namespace == c.Namespace && isWide(other.Spec.(*telemetry.Telemetry)) {
-			p.warn(SameWorkloads, c, root, "has no effect: %s is older and is for the same namespace", other.Key)
+		of := other.Spec.(*telemetry.Telemetry)
+		if other.Namespace == c.Namespace && !hasTargets(of) && maps.Equal(labels, of.GetSelector().GetMatchLabels()) {
+			what := "workloads"
+			if len(labels) == 0 {
+				what = "namespace"
+			}
+			p.warn(SameWorkloads, c, root, "has no effect: %s is older and is for the same %s", other.Key, what)
 			return
 		}
 	}
-}
-
-// isWide reports whether a Telemetry is for a whole namespace.
-func isWide(spec *telemetry.Telemetry) bool {
-	return len(spec.GetSelector().GetMatchLabels()) == 0 && !hasTargets(spec)
 }
 
 // provides warns of a provider that the mesh configuration does not have, or that does something else.

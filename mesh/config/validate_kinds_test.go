@@ -286,7 +286,7 @@ func TestEnvoyFiltersAreValidated(t *testing.T) {
 			at + ".match.listener.filterChain.filter.name: warning: filters have no such name any more: write it as in envoy.filters.network.http_connection_manager [HM0107]",
 			at + ".match.listener.filterChain.filter.subFilter.name: warning: filters have no such name any more: write it as in envoy.filters.network.http_connection_manager [HM0107]"}},
 		{"values", "configPatches: [{applyTo: CLUSTER, patch: {operation: MERGE, value: {conect_timeout: 1s}}}, {applyTo: CLUSTER, patch: {operation: ADD, value: {connect_timeout: 0s, name: a}}}]", []string{
-			at + `.patch.value.conect_timeout: unknown field "conect_timeout"`, "spec.configPatches[1].patch.value.connect_timeout: value must be greater than 0s"}},
+			at + `.patch.value.conect_timeout: unknown field "conect_timeout", did you mean connect_timeout?`, "spec.configPatches[1].patch.value.connect_timeout: value must be greater than 0s"}},
 		{"fields that are not supported", patch("applyTo: HTTP_FILTER, match: {listener: {portName: http}}, patch: {operation: ADD, filterClass: AUTHZ, value: " + lua + "}"), []string{
 			at + ".match.listener.portName: warning: not supported: Istio does not implement it: write the portNumber [HM0101]",
 			at + ".patch.filterClass: warning: not supported: as with istiod it has no effect: say the place by the operation and the name of a filter [HM0101]"}},
@@ -316,7 +316,7 @@ spec:
         outlierDetection:
           max_ejection_percent: 101
 `), []string{
-		`file.yaml:14: EnvoyFilter default/a: spec.configPatches[0].patch.value.typed_config.default_source_code.inline_strin: unknown field "inline_strin"`,
+		`file.yaml:14: EnvoyFilter default/a: spec.configPatches[0].patch.value.typed_config.default_source_code.inline_strin: unknown field "inline_strin", did you mean inline_string?`,
 		"file.yaml:21: EnvoyFilter default/a: spec.configPatches[1].patch.value.outlier_detection.max_ejection_percent: value must be less than or equal to 100",
 	})
 }

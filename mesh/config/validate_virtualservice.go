@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 )
 
@@ -231,13 +232,32 @@ func (k *checker) subsetName(at *path, name string) {
 	}
 }
 
-// unreachableHTTP warns about routes behind one that matches every request.
+// unreachableHTTP warns about routes behind one that matches every request, and about matches that an earlier route has, too. A route that
+// delegates has the requests of its delegate only.
 func (k *checker) unreachableHTTP(at *path, routes []*networking.HTTPRoute) {
+	type place struct{ route, match int }
+	earlier := make(map[string]place)
 	for i, route := range routes {
-		if i == len(routes)-1 || len(route.GetMatch()) > 0 {
+		for j, match := range route.GetMatch() {
+			match = proto.CloneOf(match)
+			match.Name = ""
+			text, _ := proto.MarshalOptions{Deterministic: true}.Marshal(match) // it was read
+			if was, has := earlier[string(text)]; has && was.route < i {
+				k.warnf(RouteUnreachable, at.at(i).field("match").at(j), "is never used: it is the same as http[%d].match[%d]", was.route, was.match)
+			} else if !has && route.GetDelegate() == nil {
+				earlier[string(text)] = place{i, j}
+			}
+		}
+	}
+	for i, route := range routes {
+		if i == len(routes)-1 || route.GetDelegate() != nil || !takesAll(&networking.VirtualService{Http: routes[i : i+1]}) {
 			continue
 		}
-		k.warnf(RouteUnreachable, at.at(i+1), "is never used: http[%d] has no match and takes every request", i)
+		how := "takes every request"
+		if len(route.GetMatch()) == 0 {
+			how = "has no match and takes every request"
+		}
+		k.warnf(RouteUnreachable, at.at(i+1), "is never used: http[%d] %s", i, how)
 		return
 	}
 }

@@ -50,6 +50,10 @@ func (x *explainer) cluster(name, detail string) (fault string) {
 			x.add("endpoint", text, "", "priority %d, weight %d%s", l.GetPriority(), cmp.Or(ep.GetLoadBalancingWeight().GetValue(), 1), note)
 		}
 	}
+	if c.GetType() == clusterv3.Cluster_ORIGINAL_DST && x.direct && !c.GetOriginalDstLbConfig().GetUseHttpHeader() {
+		x.add("endpoint", "none", "", "")
+		return "sends to the original destination, which a connection to the proxy itself does not have (INTERCEPTION_MODE=NONE)"
+	}
 	if n == 0 && c.GetType() != clusterv3.Cluster_ORIGINAL_DST {
 		x.add("endpoint", "none", "", "")
 		return "has no endpoints"

@@ -105,6 +105,7 @@ func Explain(r Resources, req Request) *Explanation {
 		return x.Explanation
 	}
 	x.add("listener", l.GetName(), document(l.GetMetadata()), "%s", l.GetTrafficDirection())
+	x.direct = !isRedirected(l)
 	for _, c := range x.chains(l) {
 		if x.chain(c) {
 			if x.depends != "" && !x.denied {
@@ -117,11 +118,22 @@ func Explain(r Resources, req Request) *Explanation {
 	return x.Explanation
 }
 
+// isRedirected reports whether connections of a listener have been redirected to the proxy (INTERCEPTION_MODE is not NONE), so that their
+// original destination is known: by the listener, or by that which hands them over to one that does not bind to a port.
+func isRedirected(l *listenerv3.Listener) bool {
+	bound := l.GetBindToPort() == nil || l.GetBindToPort().GetValue()
+	return !bound || l.GetTransparent().GetValue() || l.GetUseOriginalDst().GetValue() || slices.ContainsFunc(l.GetListenerFilters(), func(f *listenerv3.ListenerFilter) bool {
+		return strings.HasSuffix(f.GetTypedConfig().GetTypeUrl(), ".original_dst.v3.OriginalDst")
+	})
+}
+
 type explainer struct {
 	Resources
 	Request
 	*Explanation
 
+	// direct says that the connection is made to the proxy itself, so that it has no other destination.
+	direct bool
 	// hidden says that the client has a certificate that is not known.
 	hidden bool
 	// depends says on what it depends whether the policies let the request pass; "" if that is known. denied says that

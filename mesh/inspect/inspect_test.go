@@ -53,6 +53,7 @@ func resources(t *testing.T, text string) set {
 
 const sidecar = `"@type": type.googleapis.com/envoy.config.listener.v3.Listener
 name: 0.0.0.0_80
+bind_to_port: false
 traffic_direction: OUTBOUND
 address: {socket_address: {address: 0.0.0.0, port_value: 80}}
 default_filter_chain:
@@ -245,5 +246,22 @@ routes: [{match: {prefix: /}, direct_response: {status: 418}}]`)
 		if e := Explain(s, Request{Host: host, Port: 80}); e.Outcome != want {
 			t.Errorf("%s: got %q, want %q", host, e.Outcome, want)
 		}
+	}
+}
+
+// A cluster that sends to the original destination has none for a connection to the proxy itself.
+func TestAConnectionToTheProxyItselfHasNoOriginalDestination(t *testing.T) {
+	for name, tc := range map[string]struct{ from, to, want string }{
+		"handed over":  {"", "", "the request goes to the cluster PassthroughCluster"},
+		"to the proxy": {"bind_to_port: false\n", "", "503: the cluster PassthroughCluster sends to the original destination, which a connection to the proxy itself does not have (INTERCEPTION_MODE=NONE)"},
+		"redirected": {"bind_to_port: false\n", `listener_filters: [{name: original, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.listener.original_dst.v3.OriginalDst}}]` + "\n",
+			"the request goes to the cluster PassthroughCluster"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := resources(t, strings.Replace(sidecar, tc.from, tc.to, 1))
+			if got := Explain(r, Request{Host: "example.com"}).Outcome; got != tc.want {
+				t.Errorf("%q, want %q", got, tc.want)
+			}
+		})
 	}
 }

@@ -45,7 +45,7 @@ func TestBadFileIsNamedWithLineAndField(t *testing.T) {
 		},
 		"an unknown enumerator in a later document": {
 			"a.yaml", cluster("a") + "---\n" + cluster("b") + "type: EDDS\n",
-			`a.yaml:8: field type: invalid value for enum field type: "EDDS"`,
+			`a.yaml:8: field type: "EDDS" is no value of this field: want one of STATIC, STRICT_DNS, LOGICAL_DNS, EDS, ORIGINAL_DST, did you mean EDS?`,
 		},
 		"a number where a string belongs": {
 			"a.yaml", "\"@type\": " + xds.ClusterType + "\nname: 1\n",

@@ -211,7 +211,7 @@ func TestADocumentWithoutANameDeletesNothing(t *testing.T) {
 		b.expect("add WorkloadEntry default/a", "add WorkloadEntry default/b")
 		b.write("a.yaml", strings.Replace(entry("a", "1"), "name:", "nmae:", 1)+entry("b", "2"))
 		b.expect("change WorkloadEntry default/b")
-		b.problems("a.yaml:3: WorkloadEntry: metadata.name: it is missing", "a.yaml:3: WorkloadEntry: metadata.nmae: unknown field")
+		b.problems("a.yaml:3: WorkloadEntry: metadata.name: it is missing", "a.yaml:3: WorkloadEntry: metadata.nmae: unknown field, did you mean name?")
 		if b.label("a") != "1" {
 			t.Errorf("the copy has %s", b.label("a"))
 		}

@@ -14,7 +14,7 @@ func TestProblemsOfValuesNameTheField(t *testing.T) {
 		want        []string
 	}{
 		{"valid", "applyTo: CLUSTER, patch: {operation: ADD, value: {name: a, connect_timeout: 1s}}", nil},
-		{"an unknown field", "applyTo: CLUSTER, patch: {operation: MERGE, value: {conect_timeout: 1s}}", []string{`conect_timeout: unknown field "conect_timeout"`}},
+		{"an unknown field", "applyTo: CLUSTER, patch: {operation: MERGE, value: {conect_timeout: 1s}}", []string{`conect_timeout: unknown field "conect_timeout", did you mean connect_timeout?`}},
 		{"a wrong type", "applyTo: CLUSTER, patch: {operation: MERGE, value: {connectTimeout: 1}}", []string{`connectTimeout: must be a string as in 1.5s, and is a number`}},
 		{"an unknown message", `applyTo: HTTP_FILTER, patch: {operation: ADD, value: {name: a, typed_config: {"@type": type.googleapis.com/a.B}}}`,
 			[]string{`typed_config.@type: type "type.googleapis.com/a.B" is not known to this build`}},
@@ -43,7 +43,7 @@ func TestProblemsOfValuesNameTheField(t *testing.T) {
 		{"a listener filter of UDP", `applyTo: LISTENER_FILTER, patch: {operation: INSERT_FIRST, value: {name: a, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.udp.udp_proxy.v3.UdpProxyConfig, stat_prefix: a, matcher: {}}}}`, nil},
 		{"a listener that Envoy would reject", `applyTo: LISTENER, patch: {operation: ADD, value: {name: a, filter_chains: [{filters: []}, {name: b}]}}`, []string{`another filter chain takes the same connections as "b"`}},
 		{"a part of a bootstrap", "applyTo: BOOTSTRAP, patch: {operation: MERGE, value: {stats_flush_interval: 1s}}", nil},
-		{"a bootstrap that breaks a rule", "applyTo: BOOTSTRAP, patch: {operation: MERGE, value: {stats_flush_interval: 301s, nod: {}}}", []string{`nod: unknown field "nod"`}},
+		{"a bootstrap that breaks a rule", "applyTo: BOOTSTRAP, patch: {operation: MERGE, value: {stats_flush_interval: 301s, nod: {}}}", []string{`nod: unknown field "nod", did you mean node?`}},
 		{"a value in a bootstrap", "applyTo: BOOTSTRAP, patch: {operation: MERGE, value: {stats_flush_interval: 301s}}", []string{"stats_flush_interval: value must be inside range [1ms, 5m0s)"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -85,11 +85,6 @@ func (w *warnings) Collect(metrics chan<- prometheus.Metric) {
 	}
 	shown, _ := config.Unsuppressed(problems)
 	errs, byCode := 0, make(map[config.Code]int)
-	for _, info := range config.Codes { // those without a warning, too, so that a warning is an increase
-		if info.Code != config.InvalidDocument {
-			byCode[info.Code] = 0
-		}
-	}
 	for _, p := range shown {
 		if p.Severity == config.SeverityError {
 			errs++
@@ -98,8 +93,10 @@ func (w *warnings) Collect(metrics chan<- prometheus.Metric) {
 		}
 	}
 	metrics <- prometheus.MustNewConstMetric(w.failed, prometheus.GaugeValue, float64(errs))
-	for code, n := range byCode {
-		metrics <- prometheus.MustNewConstMetric(w.warned, prometheus.GaugeValue, float64(n), string(code))
+	for i := range config.Codes { // with those of which there is no warning, so that the metric is always there
+		if code := config.Codes[i].Code; code != config.InvalidDocument {
+			metrics <- prometheus.MustNewConstMetric(w.warned, prometheus.GaugeValue, float64(byCode[code]), string(code))
+		}
 	}
 }
 

@@ -203,7 +203,7 @@ func (s *site) startMember(i int, flags ...string) {
 func (s *site) flags(i int) []string {
 	s.Helper()
 	argv := unit(s, s.blocks["ini"])
-	text := strings.NewReplacer(":15012", s.servers[i].xds, ":15014", s.servers[i].admin, "/var/lib/holdfast-mesh", fmt.Sprintf("/var/lib/holdfast-mesh-%d", i)).Replace(strings.Join(argv[1:], " "))
+	text := strings.NewReplacer(":15012", s.servers[i].xds, "--health :15020", "--admin "+s.servers[i].admin, "/var/lib/holdfast-mesh", fmt.Sprintf("/var/lib/holdfast-mesh-%d", i)).Replace(strings.Join(argv[1:], " "))
 	return append([]string{meshBinary(s)}, strings.Fields(s.here(text))...)
 }
 
@@ -577,11 +577,11 @@ func TestTheDeploymentOfTheProductionPage(t *testing.T) {
 	if c.ReadinessProbe == nil || c.ReadinessProbe.HTTPGet == nil || c.ReadinessProbe.HTTPGet.Path != "/ready" || c.LivenessProbe != nil {
 		t.Errorf("probes %v, %v", c.ReadinessProbe, c.LivenessProbe)
 	}
-	admin := argv[slices.Index(argv, "--admin")+1]
+	health := argv[slices.Index(argv, "--health")+1]
 	if !slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
-		return p.Name == c.ReadinessProbe.HTTPGet.Port.StrVal && fmt.Sprintf(":%d", p.ContainerPort) == admin
+		return p.Name == c.ReadinessProbe.HTTPGet.Port.StrVal && fmt.Sprintf(":%d", p.ContainerPort) == health
 	}) {
-		t.Errorf("the probe asks the port %v, and --admin is %s", c.ReadinessProbe.HTTPGet.Port, admin)
+		t.Errorf("the probe asks the port %v, and --health is %s", c.ReadinessProbe.HTTPGet.Port, health)
 	}
 }
 

@@ -43,7 +43,7 @@ func TestGetShowsTheDocumentsThatAreServed(t *testing.T) {
 	}{
 		{"a kind without documents", []string{"get", "Gateway"}, 1, "the server has no Gateway"},
 		{"a kind that does not exist", []string{"get", "Services"}, 1, "the server has no Service"},
-		{"a kind that nobody knows", []string{"get", "Foo"}, 2, `unknown kind "Foo": want one of `},
+		{"a kind that nobody knows", []string{"get", "Foo"}, 2, "want one of ServiceEntry, "},
 		{"a name that is not there", []string{"get", "ServiceEntry", "nobody"}, 1, "the server has no ServiceEntry nobody: `holdfast-mesh get ServiceEntry` lists what it has"},
 		{"a name in another namespace", []string{"get", "ServiceEntry", "other/web"}, 1, "the server has no ServiceEntry web in the namespace other"},
 		{"two namespaces", []string{"get", "ServiceEntry", "shop/web", "-n", "other"}, 2, "leave one of them out"},

@@ -151,7 +151,7 @@ var Codes = []CodeInfo{
 	{UnknownRuleHost, "No document defines the host of a DestinationRule, which has no effect.", "Correct the name, or add the Service or ServiceEntry.", []string{"IST0101"}},
 	{SubsetSelectsNothing, "None of the endpoints that documents describe has the labels of a subset: requests that are sent there get 503. Nothing is said of a host without described endpoints.", "Correct the labels of the subset or of the workloads.", nil},
 	{GatewayPortWithoutService, "No Service of the proxies of a Gateway has the port of a server, so that it is not reached through the Service.", "Correct the port, or add it to the Service.", []string{"IST0162"}},
-	{HostNotInGateway, "No server of the Gateway has the host of a VirtualService, which gets no request there.", "Correct the host, or add it to a server, for the namespace of the VirtualService.", []string{"IST0132"}},
+	{HostNotInGateway, "No server of the Gateway has any of the hosts of a VirtualService, or none of its Gateways has one of them: there is no request there.", "Correct the host, or add it to a server, for the namespace of the VirtualService.", []string{"IST0132"}},
 
 	{SelectsNothing, "The labels select none of the workloads that documents describe. Nothing is said of a namespace without such documents.", "Correct the labels.", []string{"IST0127"}},
 	{SameWorkloads, "Two documents are for the same workloads, and the older one alone is used.", "Join them, or give them different selectors.", []string{"IST0110", "IST0111", "IST0159", "IST0160"}},

@@ -39,22 +39,30 @@ func (x *references) gatewayPorts() {
 	}
 }
 
-// gatewayHosts warns of hosts of a VirtualService that no server of one of its Gateways has, so that it has no effect there.
+// gatewayHosts warns of a Gateway of a VirtualService of which no server has any of its hosts, and of a host that none of its Gateways has. A
+// host may be for one of them, or for the mesh, alone.
 func (x *references) gatewayHosts(c *Config) {
 	spec, root := c.Spec.(*networking.VirtualService), &path{name: "spec"}
-	for _, name := range spec.Gateways {
-		if name == meshGateway {
-			continue
+	served := make([]bool, len(spec.Hosts)) // somewhere, or it is not known
+	for i, name := range spec.Gateways {
+		var gateway *Config
+		if name != meshGateway {
+			gateway = x.reader.Get(gatewayKey(name, c.Namespace))
 		}
-		gateway := x.reader.Get(gatewayKey(name, c.Namespace))
-		if gateway == nil {
-			continue // there is a warning of that
-		}
-		for i, host := range spec.Hosts {
+		some := false
+		for j, host := range spec.Hosts {
 			host = x.resolve(host, c.Namespace)
-			if !slices.ContainsFunc(gateway.Spec.(*networking.Gateway).Servers, func(s *networking.Server) bool { return serves(s, gateway.Namespace, host, c.Namespace) }) {
-				x.warn(HostNotInGateway, c, root.field("hosts").at(i), "no server of %s has the host %q for documents of the namespace %s", gateway.Meta.Key, host, c.Namespace)
+			if gateway == nil || slices.ContainsFunc(gateway.Spec.(*networking.Gateway).Servers, func(s *networking.Server) bool { return serves(s, gateway.Namespace, host, c.Namespace) }) {
+				served[j], some = true, true
 			}
+		}
+		if !some && len(spec.Hosts) > 0 {
+			x.warn(HostNotInGateway, c, root.field("gateways").at(i), "no server of %s has a host of this document for documents of the namespace %s", gateway.Meta.Key, c.Namespace)
+		}
+	}
+	for j, host := range spec.Hosts {
+		if !served[j] && slices.Contains(served, true) { // else the Gateways are named
+			x.warn(HostNotInGateway, c, root.field("hosts").at(j), "no server of its Gateways has the host %q for documents of the namespace %s", host, c.Namespace)
 		}
 	}
 }

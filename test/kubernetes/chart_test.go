@@ -240,6 +240,7 @@ injector: {resources: {requests: {cpu: 10m}}}
 mesh:
   enabled: true
   tlsSecret: mesh-tls
+  allowUnauthenticated: true
   resources: {requests: {cpu: 10m}}
   config:
     echo.yaml: |

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -24,6 +23,7 @@ import (
 	"github.com/holdfast-xds/holdfast/downstream"
 	"github.com/holdfast-xds/holdfast/internal/dial"
 	"github.com/holdfast-xds/holdfast/internal/listener"
+	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/internal/webguard"
 )
 
@@ -68,14 +68,33 @@ func isLoopback(addr string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// checkDoors returns an error if whoever reaches an address from elsewhere would get what is not for everybody.
+// open is an address at which others than this machine get what is not for everybody, without a proof of who they are.
+type open struct{ flag, addr, why string }
+
+// open returns the addresses that are open, the worst first, with what that means and what to do.
+func (c *Config) open() (found []open) {
+	others := func(addr string) bool { return addr != "" && !strings.HasPrefix(addr, "unix:") && !isLoopback(addr) }
+	if others(c.Admin) && c.AdminClientCA == "" {
+		found = append(found, open{"--admin", c.Admin, ": whoever reaches it could read every document, and make the server work: listen on a loopback address or unix:PATH, and use --health for probes and metrics; or name the authority of those who may with --admin-client-ca; or say that everybody may with --allow-unauthenticated"})
+	}
+	if others(c.TLSListen) && c.TLSClientCA == "" && !c.identifies() {
+		found = append(found, open{"--tls-listen", c.TLSListen, ": whoever reaches it could say that he is any proxy, and get the configuration of any namespace: say how clients prove who they are with --token-issuer, --tls-client-ca or --ca; or that nobody has to with --allow-unauthenticated"})
+	}
+	if others(c.Listen) {
+		found = append(found, open{"--listen", c.Listen, " is plaintext: whoever reaches it could say that he is any proxy, and get the configuration of any namespace: use --tls-listen, and a loopback address or '' here; or say that nobody has to prove who he is with --allow-unauthenticated"})
+	}
+	return found
+}
+
+// checkDoors returns an error if the flags of addresses do not fit, or if one is open that nobody has asked for.
 func (c *Config) checkDoors() error {
-	proof := c.TLSClientCA != "" || c.identifies()
 	socket, unix := strings.CutPrefix(c.Admin, "unix:")
-	local := c.Admin == "" || unix || isLoopback(c.Admin)
+	if unix {
+		if _, err := (downstream.SocketConfig{Path: socket}).Check(); err != nil {
+			return fmt.Errorf("--admin %q: %w", c.Admin, err)
+		}
+	}
 	switch {
-	case unix && (socket == "" || len(socket) > downstream.MaxSocketPath):
-		return fmt.Errorf("--admin %q: want unix:PATH, of at most %d bytes", c.Admin, downstream.MaxSocketPath)
 	case c.MaxDiff < 0:
 		return fmt.Errorf("--max-diff-bytes %d: want a number of bytes, or 0 for %d", c.MaxDiff, DefaultMaxDiff)
 	case c.AdminClientCA != "" && (unix || c.Admin == ""):
@@ -88,29 +107,17 @@ func (c *Config) checkDoors() error {
 		return errors.New("--admin-allow: it is empty")
 	case c.Admin != "" && c.Admin == c.Health:
 		return fmt.Errorf("--admin and --health are both %s: without --health, probes and metrics are served at --admin, too", c.Admin)
-	case c.AllowUnauthenticated:
-		return nil
-	case !local && c.AdminClientCA == "":
-		return fmt.Errorf("--admin %s: whoever reaches it could read every document, and make the server work: listen on a loopback address or unix:PATH, and use --health for probes and metrics; or name the authority of those who may with --admin-client-ca; or say that everybody may with --allow-unauthenticated", c.Admin)
-	case c.TLSListen != "" && !isLoopback(c.TLSListen) && !proof:
-		return fmt.Errorf("--tls-listen %s: whoever reaches it could say that he is any proxy, and get the configuration of any namespace: say how clients prove who they are with --token-issuer, --tls-client-ca or --ca; or that nobody has to with --allow-unauthenticated", c.TLSListen)
-	case c.Listen != "" && !isLoopback(c.Listen):
-		return fmt.Errorf("--listen %s is plaintext: whoever reaches it could say that he is any proxy, and get the configuration of any namespace: use --tls-listen, and a loopback address or '' here; or say that nobody has to prove who he is with --allow-unauthenticated", c.Listen)
+	}
+	if found := c.open(); len(found) > 0 && !c.AllowUnauthenticated {
+		return errors.New(found[0].flag + " " + found[0].addr + found[0].why)
 	}
 	return nil
 }
 
 // warnOfDoors says what is open to everybody because it was asked for.
 func (e *Environment) warnOfDoors() {
-	for _, d := range []struct{ addr, what string }{
-		{e.cfg.Listen, "whoever reaches the plaintext address gets the configuration of any namespace"},
-		{e.cfg.TLSListen, "whoever reaches the TLS address gets the configuration of any namespace: clients prove nothing"},
-		{e.cfg.Admin, "whoever reaches the admin address reads every document"},
-	} {
-		proof := d.addr == e.cfg.TLSListen && (e.cfg.TLSClientCA != "" || e.cfg.identifies()) || d.addr == e.cfg.Admin && e.cfg.AdminClientCA != ""
-		if d.addr != "" && !strings.HasPrefix(d.addr, "unix:") && !isLoopback(d.addr) && !proof {
-			e.cfg.Log.Warn(d.what, "addr", d.addr) // constant: one of the table
-		}
+	for _, d := range e.cfg.open() {
+		e.cfg.Log.Warn("an address is open to whoever reaches it, without a proof of who he is", "flag", d.flag, "addr", d.addr)
 	}
 }
 
@@ -131,7 +138,11 @@ func (e *Environment) openDoors() error {
 		return nil
 	}
 	if roots, err := certificates(e.cfg.AdminClientCA); err == nil && len(e.cfg.AdminAllow) == 0 {
-		if root := e.ofWorkloads(roots); root != nil {
+		root, err := e.ofWorkloads(roots)
+		if err != nil {
+			return err
+		}
+		if root != nil {
 			return fmt.Errorf("--admin-client-ca: each workload has a certificate of %s: name who may use --admin with --admin-allow, or use an authority of its own", root.Subject)
 		}
 	}
@@ -146,25 +157,28 @@ func (e *Environment) openDoors() error {
 
 // ofWorkloads returns the first of some roots of which the mesh's workloads have certificates, nil for none. It is asked anew for each
 // request: authorities rotate their roots.
-func (e *Environment) ofWorkloads(roots []*x509.Certificate) *x509.Certificate {
+func (e *Environment) ofWorkloads(roots []*x509.Certificate) (*x509.Certificate, error) {
 	var workloads []*x509.Certificate
 	if e.cfg.TLSClientCA != "" {
-		workloads, _ = certificates(e.cfg.TLSClientCA) // who reads it for clients says if it cannot be read
+		var err error
+		if workloads, err = certificates(e.cfg.TLSClientCA); err != nil {
+			return nil, fmt.Errorf("--tls-client-ca: %w", err)
+		}
 	}
 	if e.ca != nil {
 		workloads = append(workloads, e.ca.Roots()...)
 	}
 	for _, root := range roots {
 		if slices.ContainsFunc(workloads, root.Equal) {
-			return root
+			return root, nil
 		}
 	}
-	return nil
+	return nil, nil
 }
 
-// certificates reads the certificates of a PEM file.
+// certificates reads the certificates of a PEM file, which may have other blocks, as for dial.CertPool.
 func certificates(file string) ([]*x509.Certificate, error) {
-	text, err := os.ReadFile(file)
+	text, err := userfile.Read(file)
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +295,11 @@ func (e *Environment) stranger(conn *tls.ConnectionState) string {
 	for _, chain := range conn.VerifiedChains {
 		roots = append(roots, chain[len(chain)-1])
 	}
-	if e.ofWorkloads(roots) != nil {
+	switch root, err := e.ofWorkloads(roots); {
+	case err != nil:
+		e.cfg.Log.Error("whether workloads have certificates of an authority cannot be told, so that nobody may use the admin address", "err", err)
+		return "whether workloads have certificates of this authority cannot be told: the server's log says why"
+	case root != nil:
 		return "each workload has a certificate of this authority: --admin-allow of the server has to name those that may use this address"
 	}
 	return ""

@@ -238,6 +238,13 @@ func TestAdmin_TheAuthorityOfWorkloadsNeedsNames(t *testing.T) {
 	if why := e.stranger(conn); !strings.Contains(why, "--admin-allow") {
 		t.Errorf("%q", why)
 	}
+	if err := os.Remove(w.file); err != nil {
+		t.Fatal(err)
+	}
+	if why := e.stranger(conn); !strings.Contains(why, "cannot be told") { // who cannot be told from a workload may not
+		t.Errorf("%q", why)
+	}
+	cfg.TLSClientCA, cfg.AllowUnauthenticated = "", true
 	cfg.TLSCert, cfg.TLSKey, cfg.AdminClientCA = operators.file, operators.key, filepath.Join(t.TempDir(), "missing.pem")
 	if _, err := New(cfg); err == nil || !strings.HasPrefix(err.Error(), "--admin-client-ca: ") {
 		t.Errorf("%v", err)

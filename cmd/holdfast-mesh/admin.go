@@ -4,20 +4,19 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/holdfast-xds/holdfast/internal/cli"
+	"github.com/holdfast-xds/holdfast/internal/dial"
 )
 
 const (
@@ -101,19 +100,14 @@ func (a *admin) transport() (scheme, host string, t *http.Transport, err error) 
 	case a.cert == "":
 		return "", "", nil, errors.New("--admin-ca: an --admin with TLS wants a certificate: give --admin-cert and --admin-key")
 	}
-	pair, err := tls.LoadX509KeyPair(a.cert, a.key)
+	pair, err := dial.KeyPair(a.cert, a.key)
 	if err != nil {
 		return "", "", nil, fmt.Errorf("--admin-cert, --admin-key: %w", err)
 	}
 	t.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
 	if a.ca != "" {
-		text, err := os.ReadFile(a.ca)
-		if err != nil {
+		if t.TLSClientConfig.RootCAs, err = dial.CertPool(a.ca); err != nil {
 			return "", "", nil, fmt.Errorf("--admin-ca: %w", err)
-		}
-		t.TLSClientConfig.RootCAs = x509.NewCertPool()
-		if !t.TLSClientConfig.RootCAs.AppendCertsFromPEM(text) {
-			return "", "", nil, fmt.Errorf("--admin-ca %s: it has no certificate in PEM", a.ca)
 		}
 	}
 	return "https", a.addr, t, nil

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-xds/holdfast/internal/environ"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/nearest"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )
@@ -28,7 +29,7 @@ object in the variable, and a mapping in the file.`
 
 // envName returns the variable of a flag.
 func envName(flag string) string {
-	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+	return cli.Variable(envPrefix, flag)
 }
 
 // commandLineOnly marks a flag as one that neither a variable nor the file sets, because these have a flag of the same

@@ -105,8 +105,8 @@ func MeantFlag(cmd *cobra.Command, err error) string {
 	return nearest.Question("--", unknown.GetSpecifiedName(), known)
 }
 
-// variable returns the name of the variable of a flag.
-func variable(prefix, flag string) string {
+// Variable returns the name of the variable of a flag.
+func Variable(prefix, flag string) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
@@ -114,7 +114,7 @@ func variable(prefix, flag string) string {
 // a list; an empty variable is none. The warnings are about variables that no command has a flag for. Not among them are those that
 // Kubernetes sets for a Service with the name of the program, and that of the systemd unit, which has a command line.
 func fromVariables(root, cmd *cobra.Command, environ []string) (warnings []string, err error) {
-	prefix := variable("", root.Name()) + "_"
+	prefix := Variable("", root.Name()) + "_"
 	vars := make(map[string]string)
 	for _, pair := range environ {
 		if name, value, _ := strings.Cut(pair, "="); strings.HasPrefix(name, prefix) && value != "" {
@@ -126,7 +126,7 @@ func fromVariables(root, cmd *cobra.Command, environ []string) (warnings []strin
 	}
 	var known []string
 	for _, c := range root.Commands() {
-		c.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, variable(prefix, f.Name)) })
+		c.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, Variable(prefix, f.Name)) })
 	}
 	for name := range vars {
 		rest := strings.TrimPrefix(name, prefix)
@@ -136,7 +136,7 @@ func fromVariables(root, cmd *cobra.Command, environ []string) (warnings []strin
 	}
 	slices.Sort(warnings)
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		value, set := vars[variable(prefix, f.Name)]
+		value, set := vars[Variable(prefix, f.Name)]
 		if !set || f.Changed || err != nil || f.Name == "help" || f.Name == "version" {
 			return
 		}
@@ -146,7 +146,7 @@ func fromVariables(root, cmd *cobra.Command, environ []string) (warnings []strin
 			err = f.Value.Set(value)
 		}
 		if err != nil {
-			err = fmt.Errorf("environment variable %s=%q: %w", variable(prefix, f.Name), value, err)
+			err = fmt.Errorf("environment variable %s=%q: %w", Variable(prefix, f.Name), value, err)
 			return
 		}
 		f.Changed = true

@@ -47,12 +47,12 @@ func (n *Node) findDurations(m protoreflect.MessageDescriptor, durations map[*No
 		if err != nil {
 			return // decoding says so
 		}
-		if isWellKnown(inner.Descriptor()) {
+		if IsWellKnown(inner.Descriptor()) {
 			n = n.Get("value")
 		}
 		n.findDurations(inner.Descriptor(), durations)
 		return
-	case isWellKnown(m):
+	case IsWellKnown(m):
 		return
 	}
 	for _, key := range n.Keys() {
@@ -80,7 +80,7 @@ func (n *Node) findDurations(m protoreflect.MessageDescriptor, durations map[*No
 	}
 }
 
-// isWellKnown reports whether a message is one of protobuf itself, which has a JSON of its own.
-func isWellKnown(m protoreflect.MessageDescriptor) bool {
+// IsWellKnown reports whether a message is one of protobuf itself, such as a Duration, which has a JSON of its own: mostly a single value.
+func IsWellKnown(m protoreflect.MessageDescriptor) bool {
 	return m.ParentFile().Package() == "google.protobuf"
 }

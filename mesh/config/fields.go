@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
 
 // FieldState says what holdfast-mesh does with a field of a document.
@@ -192,7 +194,7 @@ func (w *fieldWalk) single(at *path, pattern string, f protoreflect.FieldDescrip
 		}
 	case f.Kind() == protoreflect.StringKind:
 		w.text(at, pattern, value.String())
-	case f.Message() != nil && !isWellKnown(f.Message()):
+	case f.Message() != nil && !yamlproto.IsWellKnown(f.Message()):
 		w.message(at, pattern, value.Message())
 	}
 }
@@ -215,12 +217,6 @@ func (w *fieldWalk) text(at *path, pattern, value string) {
 	case oneLine[w.kind] && !severalLines[pattern] && strings.ContainsAny(value, "\r\n"):
 		w.findings = append(w.findings, finding{"", at, SeverityError, "has a line break"})
 	}
-}
-
-// isWellKnown reports whether a message is one of protobuf itself, such as a Duration, which is
-// written as a single value.
-func isWellKnown(m protoreflect.MessageDescriptor) bool {
-	return m.ParentFile().Package() == "google.protobuf"
 }
 
 // value visits what a Go value has that is not zero.

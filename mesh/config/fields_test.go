@@ -14,6 +14,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	networking "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 )
 
 var update = flag.Bool("update", false, "write docs/mesh-api.md from fields.txt")
@@ -30,7 +32,7 @@ func messageFields(d protoreflect.MessageDescriptor, pattern string, visit func(
 		case f.IsList():
 			pattern += "[]"
 		}
-		leaf := inner == nil || isWellKnown(inner) || inner.Fields().Len() == 0
+		leaf := inner == nil || yamlproto.IsWellKnown(inner) || inner.Fields().Len() == 0
 		if visit(pattern, leaf) && !leaf {
 			messageFields(inner, pattern, visit)
 		}

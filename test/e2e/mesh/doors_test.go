@@ -44,7 +44,7 @@ func TestTheAdminAddressIsForWhoMayUseIt(t *testing.T) {
 		{"in plaintext", nil, 1, "Give --admin-cert, --admin-key and --admin-ca"},
 		{"a certificate alone", []string{"--admin-cert", w.path("alice.pem")}, 2, "--admin-cert and --admin-key go together"},
 		{"an authority alone", []string{"--admin-ca", w.path("operators.pem")}, 2, "wants a certificate"},
-		{"an authority that is none", append(proof("alice"), "--admin-ca", w.path("alice.key")), 2, "no certificate in PEM"},
+		{"an authority that is none", append(proof("alice"), "--admin-ca", w.path("alice.key")), 2, "holds no PEM certificate"},
 		{"an authority that did not sign the server's", append(proof("alice"), "--admin-ca", w.path("others.pem")), 1, "certificate signed by unknown authority"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

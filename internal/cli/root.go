@@ -19,13 +19,20 @@ import (
 // Root makes the root of a command tree with some commands, and with the command version. Each flag of a command that is not given has the
 // value of a variable of the environment, if there is one: --max-proxies of holdfast-mesh that of HOLDFAST_MESH_MAX_PROXIES.
 func Root(program, short, long, version string, stdout, stderr io.Writer, commands ...*cobra.Command) *cobra.Command {
+	var asked bool
 	root := &cobra.Command{
-		Use: program, Short: short, Long: long, Version: version,
+		Use: program, Short: short, Long: long,
 		SilenceErrors: true, SilenceUsage: true,
 		RunE: func(*cobra.Command, []string) error {
+			if asked {
+				return printVersion(stdout, program, version)
+			}
 			return fmt.Errorf("no command: `%s help` lists them", program)
 		},
 	}
+	// cobra's own flag has words of its own, and with a template for others each program is a fifth larger: text/template calls methods by
+	// name, so that the linker keeps all.
+	root.Flags().BoolVar(&asked, "version", false, "show the version")
 	root.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			return UnknownCommand(root, args[0])
@@ -33,7 +40,6 @@ func Root(program, short, long, version string, stdout, stderr io.Writer, comman
 		return nil
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -57,8 +63,7 @@ func newVersion(program, version string, stdout io.Writer) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			switch output {
 			case "text":
-				_, err := fmt.Fprintf(stdout, "%s %s\n", program, version)
-				return Failed(err)
+				return printVersion(stdout, program, version)
 			case "json":
 				e := json.NewEncoder(stdout)
 				e.SetIndent("", "  ")
@@ -72,6 +77,11 @@ func newVersion(program, version string, stdout io.Writer) *cobra.Command {
 	}
 	c.Flags().StringVarP(&output, "output", "o", "text", "`FORMAT`: text or json")
 	return c
+}
+
+func printVersion(w io.Writer, program, version string) error {
+	_, err := fmt.Fprintf(w, "%s %s\n", program, version)
+	return Failed(err)
 }
 
 // UnknownCommand returns the error of a command that there is not, with the one that was probably meant.

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
-	"github.com/holdfast-xds/holdfast/internal/environ"
 	"github.com/holdfast-xds/holdfast/internal/cli"
+	"github.com/holdfast-xds/holdfast/internal/environ"
 	"github.com/holdfast-xds/holdfast/internal/nearest"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 )

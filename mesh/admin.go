@@ -198,9 +198,9 @@ func (e *Environment) Status() Status {
 	return s
 }
 
-// Documents returns the documents of a kind by its name, of a namespace and with a name; "" for all. The workloads that have
+// Documents returns the documents of a kind, of a namespace and with a name; "" for all. The workloads that have
 // registered follow the WorkloadEntries that are documents. Secrets have no content.
-func (e *Environment) Documents(kind, namespace, name string) []Document {
+func (e *Environment) Documents(kind config.Kind, namespace, name string) []Document {
 	out := []Document{}
 	var status apiStatus
 	problems := make(map[config.Key][]config.Report)
@@ -209,7 +209,7 @@ func (e *Environment) Documents(kind, namespace, name string) []Document {
 		problems[p.Key] = append(problems[p.Key], p.Report())
 	}
 	for _, schema := range config.Schemas {
-		if kind != "" && schema.Kind.Short() != kind && schema.Plural != kind {
+		if kind != "" && schema.Kind != kind {
 			continue
 		}
 		all := e.config.List(schema.Kind, namespace)

@@ -25,6 +25,7 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/listener"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/internal/webguard"
+	"github.com/holdfast-xds/holdfast/mesh/config"
 )
 
 // DefaultMaxDiff is the size of a configuration that POST /diff takes, in bytes: 4,000 documents and more. It costs the server some
@@ -350,7 +351,16 @@ func (e *Environment) adminHandler() http.Handler {
 	questions("GET /status", func(w http.ResponseWriter, _ *http.Request) { respond(w, e.Status()) })
 	questions("GET /proxies", func(w http.ResponseWriter, r *http.Request) { respond(w, e.Fleet(r.Context())) })
 	questions("GET /documents", func(w http.ResponseWriter, r *http.Request) {
-		respond(w, e.Documents(r.URL.Query().Get("kind"), r.URL.Query().Get("namespace"), r.URL.Query().Get("name")))
+		q := r.URL.Query()
+		var kind config.Kind
+		if q.Get("kind") != "" {
+			var err error
+			if kind, err = config.KindNamed(q.Get("kind")); err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+		}
+		respond(w, e.Documents(kind, q.Get("namespace"), q.Get("name")))
 	})
 	questions("GET /explain", e.explain)
 	mux.HandleFunc("POST /diff", e.one(e.doors.diffs, e.diff))

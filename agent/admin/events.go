@@ -119,6 +119,9 @@ func serverSent(w io.Writer) func(any) error {
 	}
 }
 
+// ErrGone is that an agent ended while its events were followed.
+var ErrGone = errors.New("has gone away")
+
 // Events calls each with the events that a filter selects, the oldest first, and with follow with those to
 // come, until ctx ends or the agent goes away, which is an error then.
 func (c Client) Events(ctx context.Context, f events.Filter, follow bool, each func(events.Event) error) error {
@@ -147,7 +150,7 @@ func (c Client) Events(ctx context.Context, f events.Filter, follow bool, each f
 			case ctx.Err() != nil:
 				return nil
 			case errors.Is(err, io.EOF) && follow, errors.Is(err, io.ErrUnexpectedEOF):
-				return fmt.Errorf("the agent on %s has gone away", c.Addr)
+				return fmt.Errorf("the agent on %s %w", c.Addr, ErrGone)
 			case errors.Is(err, io.EOF):
 				return nil
 			case err != nil:

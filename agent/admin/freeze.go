@@ -100,6 +100,23 @@ func (f *Freeze) Line(now time.Time, at string) string {
 	return text
 }
 
+// Ended returns a sentence about a freeze that has just ended.
+func (f *Freeze) Ended() string {
+	did := "the freeze"
+	if f.RolledBack {
+		did = "the rollback"
+	}
+	did += " of " + f.Since.UTC().Format(time.RFC3339)
+	if f.Reason != "" {
+		did += " (" + strings.TrimRight(f.Reason, ".") + ")"
+	}
+	verb := "are"
+	if f.waiting() == 1 {
+		verb = "is"
+	}
+	return fmt.Sprintf("%s has ended: %s of the control plane %s served now", did, plural(f.waiting(), "change"), verb)
+}
+
 // Overdue reports whether the freeze was meant to be over.
 func (f *Freeze) Overdue(now time.Time) bool { return !f.Until.IsZero() && f.Until.Before(now) }
 

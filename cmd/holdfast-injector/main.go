@@ -46,12 +46,10 @@ const rootLong = `A mutating webhook for Kubernetes that adds holdfast and Envoy
 holdfast inject does to their manifests. Pods of namespaces with the label
 holdfast.dev/injection: enabled are injected, and pods with the label holdfast.dev/inject: "true".
 
-Each flag can be given by a variable of the environment: --settings by HOLDFAST_INJECTOR_SETTINGS.
-
-Exit codes: 0 done, 1 failed, 2 wrong usage.`
+The settings of pods are in the file of --settings; flags of its own can be in that of --flags-file.`
 
 func newRoot(stdout, stderr io.Writer) *cobra.Command {
-	return cli.Root("holdfast-injector", "a mutating webhook that injects holdfast and Envoy", rootLong, version, stdout, stderr,
+	return cli.Root("holdfast-injector", "a mutating webhook that injects holdfast and Envoy", rootLong, version, stdout, stderr, nil,
 		newServe(stderr), newCheck(stdout))
 }
 
@@ -73,21 +71,13 @@ func newServe(stderr io.Writer) *cobra.Command {
 		Use: "serve --settings FILE", Short: "serve the webhook", Long: serveLong, Args: cobra.NoArgs,
 		Example: "holdfast-injector serve --settings /etc/holdfast-injector/settings.yaml",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			switch onReject {
-			case "allow", "deny":
-				cfg.Deny = onReject == "deny"
-			default:
-				return fmt.Errorf("--on-reject %q: want allow or deny", onReject)
-			}
+			cfg.Deny = onReject == "deny"
 			cfg.Namespace = cmp.Or(cfg.Namespace, ownNamespace())
 			if cfg.Namespace == "" {
 				return errors.New("--namespace is missing: name the namespace of the injector's Service and Secret, here or in POD_NAMESPACE")
 			}
 			return cli.Service("holdfast-injector", stderr, nil, func(queue *logqueue.Queue) error {
-				logger, err := log.Logger(queue.From(cli.Own))
-				if err != nil {
-					return err
-				}
+				logger := log.Logger(queue.From(cli.Own))
 				cli.ServiceLog(queue, logger)
 				limits, err := cgroup.Read(os.DirFS("/"))
 				if err != nil {
@@ -113,7 +103,7 @@ func newServe(stderr io.Writer) *cobra.Command {
 	flags := c.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&cfg.Settings, "settings", "", "`FILE` with what pods are injected with, by the flags of holdfast inject; read again when it changes. Required")
-	flags.StringVar(&onReject, "on-reject", "allow", "what becomes of a pod that cannot be injected (`WHAT`): allow creates it without sidecars, with a warning; deny does not")
+	flags.Var(cli.Choice(&onReject, "allow", "deny"), "on-reject", "what becomes of a pod that cannot be injected: allow creates it without sidecars, with a warning; deny does not")
 	flags.StringVar(&cfg.Listen, "listen", ":15017", "`ADDR`, host:port, of the webhook, with TLS")
 	flags.StringVar(&cfg.Admin, "admin", ":15014", "`ADDR`, host:port, of probes and metrics")
 	flags.StringVar(&cfg.Namespace, "namespace", "", "`NAMESPACE` of the injector's Service and Secret, in which it injects nothing (default POD_NAMESPACE, or that of the pod)")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
@@ -308,26 +309,10 @@ namespace before it, with a slash; without one, and without --namespace, it is o
 	s.flags(c)
 	c.Flags().StringArrayVarP(&files, "filename", "f", nil, "`FILE`, or directory, of documents; - for standard input. May be repeated")
 	c.Flags().StringVarP(&namespace, "namespace", "n", "", "`NAMESPACE` of the documents")
+	c.ValidArgsFunction = completeDocuments(s, nil, math.MaxInt)
 	c.Flags().BoolVar(&ignoreMissing, "ignore-not-found", false, "delete the others if some do not exist")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would happen, and change nothing")
 	return c
-}
-
-// kindNamed returns the kind that a person means: its name or its plural in any case, with its group behind a dot or without;
-// "gateway" is Istio's, as in what is printed.
-func kindNamed(text string) (config.Kind, error) {
-	var known []string
-	for _, schema := range config.Schemas {
-		names := []string{schema.Kind.Label(), schema.Plural + "." + schema.Group, schema.Kind.Short() + "." + schema.Group}
-		if schema.Kind.Label() == schema.Kind.Short() {
-			names = append(names, schema.Plural)
-		}
-		if slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, text) }) {
-			return schema.Kind, nil
-		}
-		known = append(known, schema.Kind.Label())
-	}
-	return "", fmt.Errorf("unknown kind %q%s want one of %s", text, orNearest(text, known), strings.Join(known, ", "))
 }
 
 // keysOf returns the documents that KIND NAME… means.
@@ -335,7 +320,7 @@ func keysOf(args []string, namespace string) ([]config.Key, error) {
 	if len(args) < 2 {
 		return nil, errors.New("name a kind and a document, such as: virtualservice shop/reviews")
 	}
-	kind, err := kindNamed(args[0])
+	kind, err := config.KindNamed(args[0])
 	if err != nil {
 		return nil, err
 	}

@@ -49,6 +49,7 @@ func newEdit(stdout io.Writer) *cobra.Command {
 	}
 	s.flags(c)
 	c.Flags().StringVarP(&namespace, "namespace", "n", "", "`NAMESPACE` of the document")
+	c.ValidArgsFunction = completeDocuments(s, nil, 1)
 	return c
 }
 

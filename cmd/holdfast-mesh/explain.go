@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -28,13 +29,13 @@ a gateway. If the answer depends on what the question does not say, it is "not k
 A token is taken to be valid: --claims says what it says.
 
 The exit code says whether the question was answered: it is 0 also if the answer is 503, or that the connection
-is closed.`
+is closed. With --check it is 1 unless a workload gets the request.`
 
 func newExplain(stdout io.Writer) *cobra.Command {
 	var a admin
 	var output, node, method, principal, source, serverName, claims string
 	var headers []string
-	var inbound, tcp bool
+	var inbound, tcp, check bool
 	c := &cobra.Command{
 		Use: "explain --proxy ID [--inbound] HOST[:PORT][/PATH]", Short: "show what happens to a request, and which documents made it so", Long: explainLong,
 		Example: "holdfast-mesh explain --proxy laptop reviews.shop.internal:8080/x -H 'end-user: jason'\n" +
@@ -74,10 +75,17 @@ func newExplain(stdout io.Writer) *cobra.Command {
 			if err := a.ask(cmd.Context(), "/explain?"+query.Encode(), &e); err != nil {
 				return err
 			}
-			return write(stdout, output, e, func(w io.Writer) { explanationTable(w, &e) })
+			if err := write(stdout, output, e, func(w io.Writer) { explanationTable(w, &e) }); err != nil {
+				return err
+			}
+			if check && !passes(&e) {
+				return cli.ErrReported
+			}
+			return nil
 		},
 	}
 	c.Flags().StringVar(&node, "proxy", "", "node `ID` of the proxy. Required")
+	_ = c.RegisterFlagCompletionFunc("proxy", completeProxies(&a)) // once
 	c.Flags().StringVar(&method, "method", "GET", "`METHOD` of the request")
 	c.Flags().BoolVar(&inbound, "inbound", false, "the request comes to the workload of the proxy")
 	c.Flags().BoolVar(&tcp, "tcp", false, "it is a connection that is not HTTP. With --inbound")
@@ -85,10 +93,16 @@ func newExplain(stdout io.Writer) *cobra.Command {
 	c.Flags().StringVar(&source, "from", "", "`ADDRESS` of the client. With --inbound, or of a gateway")
 	c.Flags().StringVar(&serverName, "sni", "", "server `NAME` of the TLS connection; empty: HOST. With --inbound, or of a gateway")
 	c.Flags().StringVar(&claims, "claims", "", "`JSON` of the claims of the request's token; empty: it has none")
+	c.Flags().BoolVar(&check, "check", false, "the exit code is 1 unless a workload gets the request")
 	c.Flags().StringArrayVarP(&headers, "header", "H", nil, "`NAME:VALUE` of a header; may be given several times")
 	a.add(c.Flags())
-	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
+	cli.AddOutput(c.Flags(), &output, "table", "yaml", "json")
 	return c
+}
+
+// passes reports whether a workload gets the request, wherever it may go.
+func passes(e *inspect.Explanation) bool {
+	return e.Passes && !slices.ContainsFunc(e.Servers, func(s inspect.Server) bool { return !passes(s.Explanation) })
 }
 
 // explanationTable writes an explanation, and after it those of the other end.
@@ -129,16 +143,18 @@ func requestOf(text string) (url.Values, error) {
 
 const diffLong = `Say what other documents would change for the connected proxies, before they are applied: each
 resource that would be added, removed or changed. The documents are a whole configuration, as serve
-would read it. With errors in the documents, nothing is compared and the exit code is 1.
+would read it. With errors in the documents, nothing is compared.
 
-With --etcd, say instead what apply would change in the documents that are stored, as a unified diff of YAML;
-the exit code is 1 if it would change something.`
+With --etcd, say instead what apply would change in the documents that are stored, as a unified diff of YAML.
+
+The exit codes are those of kubectl diff: 0 if nothing would change, 1 if something would, more if that is not
+known. With --exit-zero it is 0 also if something would change.`
 
 func newDiff(stdout io.Writer) *cobra.Command {
 	s := &store{}
 	var a admin
 	var output, node, namespace string
-	var prune bool
+	var prune, zero bool
 	c := &cobra.Command{
 		Use: "diff [--proxy ID] DIR|FILE…", Short: "show what other documents would change, for whom", Long: diffLong,
 		Example: "holdfast-mesh diff --proxy laptop ./mesh-next",
@@ -154,33 +170,50 @@ func newDiff(stdout io.Writer) *cobra.Command {
 					return errors.New("--etcd shows what differs in the documents, and --proxy what changes for a proxy: leave one of them out")
 				}
 				s.stdin = cmd.InOrStdin()
-				return s.diff(cmd, stdout, args, namespace, prune)
+				return differs(zero)(s.diff(cmd, stdout, args, namespace, prune))
 			}
 			files, err := readFiles(args)
 			if err != nil {
-				return cli.Failed(err)
+				return err
 			}
 			var d mesh.DiffResponse
-			if err := a.send(cmd.Context(), "/diff", mesh.DiffRequest{Proxy: node, Files: files}, &d); err != nil {
-				return err
+			changes := false
+			err = a.send(cmd.Context(), "/diff", mesh.DiffRequest{Proxy: node, Files: files}, &d)
+			if err == nil {
+				err = write(stdout, output, d, func(w io.Writer) { diffTable(w, d) })
+				changes = slices.ContainsFunc(d.Proxies, func(p mesh.ProxyDifference) bool { return len(p.Differences) > 0 })
 			}
-			if err := write(stdout, output, d, func(w io.Writer) { diffTable(w, d) }); err != nil {
-				return err
+			if err == nil && d.Invalid {
+				err = errors.New("nothing is compared: the documents have errors")
 			}
-			if d.Invalid {
-				return cli.ErrReported
-			}
-			return nil
+			return differs(zero)(changes, err)
 		},
 	}
 	c.Flags().StringVar(&node, "proxy", "", "node `ID` of one proxy; empty: all that are connected")
+	_ = c.RegisterFlagCompletionFunc("proxy", completeProxies(&a)) // once
 	a.add(c.Flags())
-	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
+	cli.AddOutput(c.Flags(), &output, "table", "yaml", "json")
 	c.Flags().SortFlags = false
 	etcdFlags(c.Flags(), &s.options)
 	c.Flags().StringVarP(&namespace, "namespace", "n", "", "with --etcd, `NAMESPACE` of all the documents; empty: any")
+	c.Flags().BoolVar(&zero, "exit-zero", false, "the exit code is 0 also if something would change")
 	c.Flags().BoolVar(&prune, "prune", false, "with --etcd, show what apply --prune would delete, too")
 	return c
+}
+
+// differs returns the error that leads to the exit codes of diff. Those of other errors lead to that of wrong usage, which is more than 1.
+func differs(zero bool) func(changes bool, err error) error {
+	return func(changes bool, err error) error {
+		switch {
+		case errors.Is(err, cli.ErrReported):
+			return errors.New("nothing is compared: the documents have errors")
+		case err != nil:
+			return errors.New(err.Error())
+		case changes && !zero:
+			return cli.ErrReported
+		}
+		return nil
+	}
 }
 
 func diffTable(w io.Writer, d mesh.DiffResponse) {

@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-xds/holdfast/internal/cli"
-	"github.com/holdfast-xds/holdfast/internal/nearest"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 	"github.com/holdfast-xds/holdfast/mesh"
@@ -50,7 +49,7 @@ With etcd, the proxies of all replicas are shown, those of others as they were s
 		},
 	}
 	a.add(c.Flags())
-	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
+	cli.AddOutput(c.Flags(), &output, "table", "yaml", "json")
 	return c
 }
 
@@ -88,7 +87,7 @@ without notice.`,
 		},
 	}
 	a.add(c.Flags())
-	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
+	cli.AddOutput(c.Flags(), &output, "table", "yaml", "json")
 	return c
 }
 
@@ -172,11 +171,11 @@ With --etcd, show those in etcd: with their revisions and who has written them, 
 them, without Secrets.`,
 		Example: "holdfast-mesh get virtualservices\nholdfast-mesh get VirtualService default/reviews -o yaml\nholdfast-mesh get --etcd http://127.0.0.1:2379 virtualservices -n shop",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			sel, err := selected(args, namespace)
+			if err != nil {
+				return err
+			}
 			if len(s.options.Endpoints) > 0 {
-				sel, err := selected(args, namespace)
-				if err != nil {
-					return err
-				}
 				client, err := s.open()
 				if err != nil {
 					return err
@@ -184,17 +183,23 @@ them, without Secrets.`,
 				defer client.Close()
 				return getStored(cmd.Context(), stdout, cmd.ErrOrStderr(), client, sel, output)
 			}
-			kind, name, err := documentOf(args, &namespace)
-			if err != nil {
-				return err
+			if namespace == "" && len(args) == 2 && !strings.Contains(args[1], "/") {
+				sel.namespace = "" // of any namespace
 			}
-			query := url.Values{"namespace": {namespace}, "kind": {kind}, "name": {name}}
+			query := url.Values{"namespace": {sel.namespace}, "name": {sel.name}}
+			if sel.kind != "" {
+				query.Set("kind", sel.kind.Label())
+			}
 			var docs []mesh.Document
 			if err := a.ask(cmd.Context(), "/documents?"+query.Encode(), &docs); err != nil {
 				return err
 			}
 			if len(docs) == 0 {
-				return cli.Failed(noDocument(kind, namespace, name))
+				lists := ""
+				if sel.name != "" {
+					lists = fmt.Sprintf(": `holdfast-mesh get %s` lists what it has", sel.kind.Label())
+				}
+				return cli.Failed(fmt.Errorf("the server has no %s%s", sel, lists))
 			}
 			if output == "yaml" { // documents, and nothing about them
 				for i := range docs {
@@ -219,8 +224,9 @@ them, without Secrets.`,
 	c.Flags().SortFlags = false
 	c.Flags().StringVarP(&namespace, "namespace", "n", "", "`NAMESPACE` of the documents; empty: all")
 	a.add(c.Flags())
-	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
+	cli.AddOutput(c.Flags(), &output, "table", "yaml", "json")
 	etcdFlags(c.Flags(), &s.options)
+	c.ValidArgsFunction = completeDocuments(s, &a, 1)
 	return c
 }
 
@@ -230,71 +236,6 @@ func kindOf(d mesh.Document) string {
 		return d.Kind + "." + group
 	}
 	return d.Kind
-}
-
-// documentOf returns the kind and the name that arguments mean, "" for all, and sets the namespace if the name has one.
-func documentOf(args []string, namespace *string) (kind, name string, err error) {
-	if len(args) == 0 {
-		return "", "", nil
-	}
-	var known []string
-	for _, schema := range config.Schemas {
-		if strings.EqualFold(args[0], schema.Kind.Short()) || strings.EqualFold(args[0], schema.Plural) {
-			kind = schema.Kind.Short()
-		}
-		if !slices.Contains(known, schema.Kind.Short()) {
-			known = append(known, schema.Kind.Short())
-		}
-	}
-	if kind == "" {
-		return "", "", fmt.Errorf("unknown kind %q%s want one of %s", args[0], orNearest(args[0], known), strings.Join(known, ", "))
-	}
-	if len(args) == 1 {
-		return kind, "", nil
-	}
-	before, after, ok := strings.Cut(args[1], "/")
-	if !ok {
-		return kind, args[1], nil
-	}
-	if *namespace != "" && *namespace != before {
-		return "", "", fmt.Errorf("%q is in the namespace %s, and --namespace is %s: leave one of them out", args[1], before, *namespace)
-	}
-	*namespace = before
-	return kind, after, nil
-}
-
-// orNearest returns ", did you mean …?" with the kind whose name is near to a text, in any case, and ":" if there is none.
-func orNearest(text string, known []string) string {
-	meant := nearest.Name(strings.ToLower(text), lower(known))
-	for _, kind := range known {
-		if meant != "" && strings.EqualFold(kind, meant) {
-			return ", did you mean " + kind + "? If not,"
-		}
-	}
-	return ":"
-}
-
-func lower(texts []string) []string {
-	out := make([]string, len(texts))
-	for i, text := range texts {
-		out[i] = strings.ToLower(text)
-	}
-	return out
-}
-
-// noDocument says which document the server does not have.
-func noDocument(kind, namespace, name string) error {
-	where := ""
-	if namespace != "" {
-		where = " in the namespace " + namespace
-	}
-	switch {
-	case kind == "":
-		return fmt.Errorf("the server has no document%s", where)
-	case name == "":
-		return fmt.Errorf("the server has no %s%s", kind, where)
-	}
-	return fmt.Errorf("the server has no %s %s%s: `holdfast-mesh get %s` lists what it has", kind, name, where, kind)
 }
 
 // write writes a value as a table, YAML or JSON.
@@ -310,10 +251,8 @@ func write(w io.Writer, format string, v any, table func(io.Writer)) error {
 			_, err = w.Write(text)
 		}
 		return cli.Failed(err)
-	case "json":
-		e := json.NewEncoder(yamlproto.JSONWriter(w))
-		e.SetIndent("", "  ")
-		return cli.Failed(e.Encode(v))
 	}
-	return fmt.Errorf("--output %q: want table, yaml or json", format)
+	e := json.NewEncoder(yamlproto.JSONWriter(w))
+	e.SetIndent("", "  ")
+	return cli.Failed(e.Encode(v))
 }

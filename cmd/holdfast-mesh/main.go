@@ -34,12 +34,17 @@ const rootLong = `A control plane with Istio's API. It reads documents (VirtualS
 ServiceEntry, WorkloadEntry, Gateway, Sidecar, PeerAuthentication, and Service, EndpointSlice, Pod of
 Kubernetes) from a directory or from etcd, and configures Envoys with xDS: directly, or through holdfast agents.
 
-Each flag can be given by a variable of the environment: --max-proxies by HOLDFAST_MESH_MAX_PROXIES.
+Quick start:
 
-Exit codes: 0 done, 1 failed, 2 wrong usage.`
+    holdfast-mesh validate ./mesh
+    holdfast-mesh serve --config ./mesh
+    holdfast-mesh proxies`
+
+// ofUnit reports whether a variable is that of the systemd unit, which has a command line.
+func ofUnit(name string) bool { return name == "FLAGS" }
 
 func newRoot(stdout, stderr io.Writer) *cobra.Command {
-	return cli.Root("holdfast-mesh", "a control plane with Istio's API", rootLong, version, stdout, stderr,
+	return cli.Root("holdfast-mesh", "a control plane with Istio's API", rootLong, version, stdout, stderr, ofUnit,
 		newServe(stderr), newValidate(stdout), newStatus(stdout), newProxies(stdout), newReplicas(stdout), newGet(stdout), newExplain(stdout), newDiff(stdout),
 		newApply(stdout), newDelete(stdout), newEdit(stdout), newWatch(stdout), newMigrate(stdout), newReencrypt(stdout))
 }

@@ -222,8 +222,7 @@ func directoryOf(namespace string) string {
 }
 
 // diffStored shows what documents would change in etcd. With differences, the error is cli.ErrReported.
-func diffStored(stdout io.Writer, p *change.Plan) error {
-	differs := false
+func diffStored(stdout io.Writer, p *change.Plan) (differs bool, err error) {
 	for _, a := range p.Actions {
 		text := a.Diff()
 		if text == "" {
@@ -231,32 +230,29 @@ func diffStored(stdout io.Writer, p *change.Plan) error {
 		}
 		differs = true
 		if _, err := fmt.Fprint(stdout, text); err != nil {
-			return cli.Failed(err)
+			return differs, cli.Failed(err)
 		}
 	}
-	if differs {
-		return cli.ErrReported
-	}
-	return nil
+	return differs, nil
 }
 
 // diff shows what documents would change in etcd.
-func (s *store) diff(cmd *cobra.Command, stdout io.Writer, paths []string, namespace string, prune bool) error {
+func (s *store) diff(cmd *cobra.Command, stdout io.Writer, paths []string, namespace string, prune bool) (differs bool, err error) {
 	documents, err := s.read(paths, cmd.ErrOrStderr())
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := inNamespace(documents, namespace); err != nil {
-		return cli.Failed(err)
+		return false, cli.Failed(err)
 	}
 	client, err := s.open()
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer client.Close()
 	stored, err := listed(cmd.Context(), client, namespace, cmd.ErrOrStderr())
 	if err != nil {
-		return err
+		return false, err
 	}
 	return diffStored(stdout, plan(withoutRegistrations(stored, documents), documents, prune))
 }

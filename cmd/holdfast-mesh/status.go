@@ -43,7 +43,7 @@ warning.`,
 		},
 	}
 	a.add(c.Flags())
-	c.Flags().StringVarP(&output, "output", "o", "table", "`FORMAT`: table, yaml or json")
+	cli.AddOutput(c.Flags(), &output, "table", "yaml", "json")
 	c.Flags().BoolVar(&strict, "strict", false, "warnings are failures, too: the exit code is 1")
 	return c
 }

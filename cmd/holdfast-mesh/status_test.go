@@ -97,16 +97,3 @@ func TestGet_ShowsWhatIsWrongWithADocument(t *testing.T) {
 		t.Errorf("%d %s\n%s\nwant\n%s", code, stderr, stdout, want)
 	}
 }
-
-func TestAKindThatThereIsNotLeadsToTheOneThatWasMeant(t *testing.T) {
-	for _, text := range []string{"virtualservce", "VirtualServices2", "virtualsevice"} {
-		_, err := kindNamed(text)
-		var namespace string
-		_, _, documents := documentOf([]string{text}, &namespace)
-		for _, err := range []error{err, documents} {
-			if err == nil || !strings.Contains(err.Error(), ", did you mean VirtualService? If not, want one of ") {
-				t.Errorf("%s: %v", text, err)
-			}
-		}
-	}
-}

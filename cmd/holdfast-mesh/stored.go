@@ -30,7 +30,7 @@ func selected(args []string, namespace string) (selection, error) {
 	case 0:
 		return selection{namespace: namespace}, nil
 	case 1:
-		kind, err := kindNamed(args[0])
+		kind, err := config.KindNamed(args[0])
 		return selection{kind: kind, namespace: namespace}, err
 	}
 	keys, err := keysOf(args, namespace)
@@ -149,27 +149,24 @@ func writeDocuments(stdout, stderr io.Writer, output string, docs []etcd.Stored)
 		}
 		items = append(items, text)
 	}
-	switch output {
-	case "json":
+	if output == "json" {
 		e := json.NewEncoder(yamlproto.JSONWriter(stdout))
 		e.SetIndent("", "  ")
 		return cli.Failed(e.Encode(map[string]any{"apiVersion": "v1", "kind": "List", "items": items}))
-	case "yaml":
-		for i, item := range items {
-			text, err := yamlproto.Block(item)
-			if err != nil {
-				return cli.Failed(err)
-			}
-			if i > 0 {
-				text = append([]byte("---\n"), text...)
-			}
-			if _, err := stdout.Write(text); err != nil {
-				return cli.Failed(err)
-			}
-		}
-		return nil
 	}
-	return fmt.Errorf("--output %q: want table, yaml or json", output)
+	for i, item := range items {
+		text, err := yamlproto.Block(item)
+		if err != nil {
+			return cli.Failed(err)
+		}
+		if i > 0 {
+			text = append([]byte("---\n"), text...)
+		}
+		if _, err := stdout.Write(text); err != nil {
+			return cli.Failed(err)
+		}
+	}
+	return nil
 }
 
 func newWatch(stdout io.Writer) *cobra.Command {
@@ -206,6 +203,7 @@ revision. What is not valid is shown with the reason: it changes nothing for pro
 	}
 	s.flags(c)
 	c.Flags().StringVarP(&namespace, "namespace", "n", "", "`NAMESPACE` of the documents; empty: all")
+	c.ValidArgsFunction = completeDocuments(s, nil, 1)
 	return c
 }
 

@@ -51,8 +51,6 @@ func newValidate(stdout io.Writer) *cobra.Command {
 				return err
 			}
 			switch {
-			case output != "text" && output != "json":
-				return fmt.Errorf("--output %q: want text or json", output)
 			case len(args) == 0 && !stored:
 				return errors.New("no directory or file to check (- is standard input), and no --etcd")
 			case len(args) > 0 && stored:
@@ -84,7 +82,7 @@ func newValidate(stdout io.Writer) *cobra.Command {
 	}
 	c.Flags().SortFlags = false
 	c.Flags().StringArrayVarP(&files, "filename", "f", nil, "`FILE`, or directory, of documents; - for standard input. May be repeated")
-	c.Flags().StringVarP(&output, "output", "o", "text", "`FORMAT`: text or json")
+	cli.AddOutput(c.Flags(), &output, "text", "json")
 	c.Flags().BoolVar(&strict, "strict", false, "warnings are failures, too: the exit code is 1")
 	c.Flags().StringArrayVar(&suppress, "suppress", nil, "suppress warnings: `CODE`, CODE=KIND/NAMESPACE/NAME or CODE=KIND/NAME, in which * stands for anything. May be repeated")
 	c.Flags().BoolVar(&showSuppressed, "show-suppressed", false, "show the warnings that are suppressed, too")

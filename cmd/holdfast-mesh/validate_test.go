@@ -105,7 +105,7 @@ func TestValidate_ReadsStandardInputAndSaysItForPrograms(t *testing.T) {
 		"suppressed elsewhere":  {warned, "-f - --strict --suppress HM0201=VirtualService/other/*", 1, message + "\n", ""},
 		"nothing, for programs": {suppressed, "-f - -o json", 0, "[]\n", told},
 		"no such code":          {warned, "-f - --suppress HM9999", 2, "", "holdfast-mesh: --suppress \"HM9999\": \"HM9999\" is no code of a warning\n"},
-		"no such format":        {warned, "-f - -o table", 2, "", "holdfast-mesh: --output \"table\": want text or json\n"},
+		"no such format":        {warned, "-f - -o xml", 2, "", "holdfast-mesh: --output: \"xml\": want text or json\n"},
 		"nothing to check":      {"", "", 2, "", "holdfast-mesh: no directory or file to check (- is standard input), and no --etcd\n"},
 		"an error, for programs": {strings.Replace(warned, "[{", "[{timeout: -1s, ", 1), "-f - -o json", 1, `[
   {

@@ -1,10 +1,10 @@
 package main
 
-import "github.com/spf13/pflag"
+import (
+	"github.com/spf13/pflag"
 
-// onlyWith marks a borrowed flag. Its values are the name of the boolean flag without which the borrowed flag is an
-// error, and the name of the command that the flag is borrowed from.
-const onlyWith = "only with"
+	"github.com/holdfast-xds/holdfast/internal/cli"
+)
 
 // borrow adds the flags of another command to this one. They count only if the boolean flag with is true: otherwise
 // they are unknown flags on the command line, and variables and keys of the file are ignored, as those of any other
@@ -21,7 +21,7 @@ func (c *command) borrow(from *command, with string) {
 		}
 		f.Hidden = true
 		c.borrowed.AddFlag(f)
-		_ = c.borrowed.SetAnnotation(f.Name, onlyWith, []string{with, from.Name()}) // the flag is there
+		_ = c.borrowed.SetAnnotation(f.Name, cli.OnlyWith, []string{with, from.Name()}) // the flag is there
 	})
 	own[with].Value = revealing{own[with].Value, c.borrowed}
 }

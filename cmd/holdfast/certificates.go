@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/nearest"
 	"github.com/holdfast-xds/holdfast/internal/redact"
 	"github.com/holdfast-xds/holdfast/sds"
@@ -144,7 +145,7 @@ func (f *sourceFlags) set(object map[string]any) error {
 		if flag == nil {
 			return fmt.Errorf("unknown key %q%s", key, nearest.Question("", key, known))
 		}
-		if err := setYAML(flag, object[key]); err != nil {
+		if err := cli.SetYAML(flag, object[key]); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 		flag.Changed = true

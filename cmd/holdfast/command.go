@@ -43,6 +43,7 @@ func newRoot(p process) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "holdfast",
 		Short:         "keep Envoy configured when its control plane does not answer",
+		Long:          rootLong,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
@@ -61,7 +62,7 @@ func newRoot(p process) *cobra.Command {
 	root.SetIn(p.stdin)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
-	root.SetFlagErrorFunc(explainFlag)
+	root.SetFlagErrorFunc(cli.FlagError)
 	commands := []*command{
 		newBootstrap(p), newRun(p), newControlPlane(p), newStatus(), newPage(), newExplain(), newEvents(), newHistory(), newDiff(), newDump(), newExport(),
 		newRehearse(p), newShadow(p), newFreeze(), newRollback(),
@@ -74,17 +75,19 @@ func newRoot(p process) *cobra.Command {
 	for _, c := range commands {
 		c.visitFlags(func(f *pflag.Flag) { keys[f.Name] = true })
 	}
+	var listed []*cobra.Command
 	for _, c := range commands {
 		c.finish(p, keys)
-		root.AddCommand(c.Command)
+		listed = append(listed, c.Command)
 	}
+	root.AddCommand(listed...)
 	completion(root)
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		if cmd.HasParent() && cmd.Long != "" {
 			_, _ = fmt.Fprintf(p.stdout, "%s\n", strings.TrimSpace(cmd.Long)) // a shell's completion
 			return
 		}
-		writeRootHelp(p.stdout, commands)
+		cli.WriteRootHelp(p.stdout, root, listed, settingsHelp+"\n\n"+exitHelp)
 	})
 	root.SetHelpCommand(newHelp(root))
 	return root
@@ -124,17 +127,6 @@ func newHelp(root *cobra.Command) *cobra.Command {
 			return cli.UnknownCommand(root, args[0])
 		},
 	}
-}
-
-// explainFlag words an error about a flag, with the flag that was probably meant.
-func explainFlag(cmd *cobra.Command, err error) error {
-	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		return fmt.Errorf("--%s: %w", invalid.GetFlag().Name, plainValue(invalid.GetFlag(), invalid.GetValue(), invalid.Unwrap()))
-	}
-	if _, ok := errors.AsType[*pflag.NotExistError](err); !ok {
-		return err
-	}
-	return fmt.Errorf("%w%s (`%s --help` lists the flags)", err, cli.MeantFlag(cmd, err), cmd.CommandPath())
 }
 
 // headerFlag returns the name of a given flag of headers, "" for none.

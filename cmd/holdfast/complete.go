@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/holdfast-xds/holdfast/agent/admin"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -68,16 +68,8 @@ func completeDiff(cmd *cobra.Command, args []string, toComplete string) ([]strin
 
 // completeFlags completes the values of flags that have a few, and of types.
 func (c *command) completeFlags() {
-	c.Flags().VisitAll(func(f *pflag.Flag) {
-		var values []string
-		switch kind := f.Value.Type(); {
-		case f.Name == "type":
-			values = shortTypes("")
-		case strings.Contains(kind, "|"):
-			values = strings.Split(kind, "|")
-		default:
-			return
-		}
-		_ = c.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // once for each flag
-	})
+	cli.CompleteChoices(c.Command)
+	if c.Flags().Lookup("type") != nil {
+		_ = c.RegisterFlagCompletionFunc("type", cobra.FixedCompletions(shortTypes(""), cobra.ShellCompDirectiveNoFileComp)) // once
+	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -26,7 +27,7 @@ const eventsExample = `
 holdfast events --since 1h
 holdfast events --type RDS --name local_route
 
-# as they happen
+# as they happen, also when the agent ends and the next one starts
 holdfast events -f
 
 # of an agent that does not run any more
@@ -69,10 +70,13 @@ func newEvents() *command {
 			return writeEvent(c.OutOrStdout(), e, output)
 		}
 		var err error
-		if dir == "" {
-			err = client.Events(ctx, f, follow, each)
-		} else {
+		switch {
+		case dir != "":
 			err = readEvents(dir, f, each)
+		case follow:
+			err = followEvents(ctx, client, f, c.ErrOrStderr(), each)
+		default:
+			err = client.Events(ctx, f, false, each)
 		}
 		if err == nil && !some && output == "table" && !follow {
 			_, err = fmt.Fprintln(c.OutOrStdout(), "no events")
@@ -80,6 +84,61 @@ func newEvents() *command {
 		return cli.Failed(err)
 	})
 	return c
+}
+
+// reconnect is the time between two attempts to reach an agent that has gone away.
+const reconnect = time.Second
+
+// followEvents calls each with events as they come, also of the agent that follows one that has gone away: nothing that it
+// knows is left out, and nothing is told twice.
+func followEvents(ctx context.Context, client admin.Client, f events.Filter, stderr io.Writer, each func(events.Event) error) error {
+	var broken error              // of each
+	told := make(map[string]bool) // the events that ended at f.Since, which the next agent may tell again
+	gone := false
+	for {
+		err := client.Events(ctx, f, true, func(e events.Event) error {
+			gone = false
+			text, err := json.Marshal(e)
+			if err != nil {
+				return err
+			}
+			switch ended := latest(e); {
+			case ended.Equal(f.Since) && told[string(text)]:
+				return nil
+			case ended.After(f.Since):
+				f.Since = ended
+				clear(told)
+			}
+			told[string(text)] = true
+			broken = each(e)
+			return broken
+		})
+		switch {
+		case ctx.Err() != nil || broken != nil:
+			return broken
+		case gone: // it has been said
+		case errors.Is(err, admin.ErrGone):
+			gone = true
+			if _, err := fmt.Fprintf(stderr, "holdfast: %v: waiting for the next one\n", err); err != nil {
+				return err
+			}
+		default:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(reconnect):
+		}
+	}
+}
+
+// latest returns when the last of what an event is about has happened.
+func latest(e events.Event) time.Time {
+	if e.Until.IsZero() {
+		return e.Time
+	}
+	return e.Until
 }
 
 // readEvents calls each with the events in a state directory.

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"fmt"
 	"io"
-	"regexp"
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/holdfast-xds/holdfast/internal/cli"
 )
 
 const rootLong = `holdfast keeps Envoy configured when its control plane does not answer.
@@ -27,6 +27,10 @@ const settingsHelp = `A flag whose help has an environment variable in brackets 
 flag in capitals, with underscores for dashes) can also be set by it, and by a key of the
 YAML file of --config. The flag overrides the variable, which overrides the file.`
 
+const listsHelp = `Repeatable flags accept several values: in a variable, separated by commas, or one per line
+if it contains line breaks; in the file, as a list. NAME=VALUE pairs may also be a JSON
+object in the variable, and a mapping in the file.`
+
 const exitHelp = `Exit codes
   0  done, or stopped by SIGTERM or SIGINT. A second signal exits at once, with code 143 or 130;
      while the agent runs Envoy as its child, the second signal ends the drain, and the agent
@@ -34,16 +38,15 @@ const exitHelp = `Exit codes
   1  failed; the reason is on standard error
   2  a flag, a variable, a key or a command is wrong`
 
-func writeRootHelp(w io.Writer, commands []*command) {
-	_, _ = fmt.Fprintf(w, "%s\n\nCommands\n", rootLong)
-	for _, c := range commands {
-		_, _ = fmt.Fprintf(w, "  %-13s %s\n", c.Name(), c.Short)
+// sectionsOf returns the sections of flags of a command.
+func (c *command) sectionsOf() (all []cli.Section) {
+	for _, s := range c.sections {
+		section := cli.Section{Title: s.Name()}
+		s.VisitAll(func(f *pflag.Flag) { section.Flags = append(section.Flags, f) })
+		all = append(all, section)
 	}
-	_, _ = fmt.Fprintf(w, "\n`holdfast help COMMAND` explains a command and its flags, with examples.\n\n%s\n\n%s\n", settingsHelp, exitHelp)
+	return all
 }
-
-// helpWidth is the width of help, in columns.
-const helpWidth = 96
 
 func (c *command) writeHelp(w io.Writer) {
 	usage := c.CommandPath() + " [flags]"
@@ -53,75 +56,5 @@ func (c *command) writeHelp(w io.Writer) {
 	if c.takesChild {
 		usage += " [-- envoy -c FILE …]"
 	}
-	_, _ = fmt.Fprintf(w, "%s\n\nUsage\n  %s\n\nExamples\n%s\n", strings.TrimSpace(c.Long), usage, indent(c.Example, "  "))
-	for _, s := range c.sections {
-		_, _ = fmt.Fprintf(w, "\n%s\n", wrap(s.Name(), helpWidth))
-		s.VisitAll(func(f *pflag.Flag) { writeFlag(w, f) })
-	}
-	_, _ = fmt.Fprint(w, "\nSettings\n")
-	writeFlag(w, c.Flags().Lookup(configFlag))
-	_, _ = fmt.Fprintf(w, "\n%s\n%s\n\n%s\n", settingsHelp, listsHelp, exitHelp)
-}
-
-// zeroUnits matches the end of a duration with units that are 0.
-var zeroUnits = regexp.MustCompile(`([hm])(0m)?0s$`)
-
-// writeFlag writes the name, variable and default of a flag, and below them what it does.
-func writeFlag(w io.Writer, f *pflag.Flag) {
-	value, usage := pflag.UnquoteUsage(f)
-	name := "--" + f.Name
-	if f.Shorthand != "" {
-		name = "-" + f.Shorthand + ", " + name
-	}
-	if value != "" {
-		name += " " + value
-	}
-	facts := []string{envName(f.Name)}
-	if onCommandLineOnly(f) {
-		facts = []string{commandLineOnly}
-	}
-	if _, list := f.Value.(multiple); list {
-		facts = append(facts, "repeatable")
-	}
-	if f.DefValue != "" && f.DefValue != "false" {
-		value := f.DefValue
-		if f.Value.Type() == "duration" {
-			value = zeroUnits.ReplaceAllString(value, "$1") // 24h, not 24h0m0s
-		}
-		facts = append(facts, "default "+value)
-	}
-	head := fmt.Sprintf("  %-42s [%s]", name, strings.Join(facts, ", "))
-	if len(head) > helpWidth {
-		head = fmt.Sprintf("  %s\n        [%s]", name, strings.Join(facts, ", "))
-	}
-	_, _ = fmt.Fprintf(w, "%s\n%s\n", head, indent(wrap(usage, helpWidth-8), "        "))
-}
-
-func indent(s, by string) string {
-	lines := strings.Split(strings.Trim(s, "\n"), "\n")
-	for i, line := range lines {
-		if line != "" {
-			lines[i] = by + line
-		}
-	}
-	return strings.Join(lines, "\n")
-}
-
-func wrap(s string, width int) string {
-	var b strings.Builder
-	column := 0
-	for i, word := range strings.Fields(s) {
-		switch {
-		case i == 0:
-		case column+1+len(word) > width:
-			b.WriteByte('\n')
-			column = 0
-		default:
-			b.WriteByte(' ')
-			column++
-		}
-		b.WriteString(word)
-		column += len(word)
-	}
-	return b.String()
+	cli.WriteHelp(w, c.Command, usage, c.sectionsOf(), c.Flags().Lookup(configFlag), envPrefix, settingsHelp+"\n"+listsHelp+"\n\n"+exitHelp)
 }

@@ -59,7 +59,7 @@ func (f *manifestFlags) add(flags *pflag.FlagSet) {
 	flags.VarP(texts(&f.files), "file", "f", "`FILE` of manifests, YAML or JSON, or - for standard input; required. Several are written one after the other")
 	flags.BoolVar(&f.skip, "skip-rejected", false, "write what is rejected as it was, and the rest injected; the exit code is 1 nevertheless")
 	for _, name := range []string{"file", "skip-rejected"} {
-		_ = flags.SetAnnotation(name, commandLineOnly, []string{""}) // it exists
+		_ = flags.SetAnnotation(name, cli.CommandLineOnly, []string{""}) // it exists
 	}
 }
 
@@ -175,7 +175,7 @@ func newInject(p process) *command {
 	flags := c.section("What is added; annotations of a pod override most of it")
 	flags.Var(oneOf(&s.Shape, inject.Shapes()...), "shape", "Envoy in a container of its own, or as the child of holdfast")
 	flags.Var(texts(&s.Upstreams), "upstream", "`ADDR` of a control plane, as that of `holdfast run`; the first of several is preferred. Required, unless --settings or an annotation has it")
-	_ = flags.SetAnnotation("upstream", commandLineOnly, []string{""}) // a variable or a file means that of an agent
+	_ = flags.SetAnnotation("upstream", cli.CommandLineOnly, []string{""}) // a variable or a file means that of an agent
 	flags.StringVar(&s.TokenAudience, "token-audience", "", "`NAME` for which the pod's token is issued; empty: the host of the first --upstream")
 	flags.StringVar(&f.file, "settings", "", "`FILE` of further settings of `holdfast run` and `holdfast bootstrap`, as for their --config. They become an annotation of the pod")
 	flags.StringVar(&s.ConfigMap, "config-map", "", "`NAME` of a ConfigMap in the pod's namespace that has all settings as holdfast.yaml, instead of an annotation")
@@ -210,7 +210,7 @@ func (f *injectFlags) run(p process, c *command) error {
 		if err != nil {
 			return fmt.Errorf("--settings: %w", err)
 		}
-		if _, err := parseSettings(f.file, text, agentKeys(p)); err != nil {
+		if _, err := cli.ParseSettings(f.file, text, agentKeys(p)); err != nil {
 			return err // with the line of the file
 		}
 		s.Config = text
@@ -228,7 +228,7 @@ func agentCommands(p process) []*command { return []*command{newBootstrap(p), ne
 func agentKeys(p process) map[string]bool {
 	keys := make(map[string]bool)
 	for _, c := range agentCommands(p) {
-		c.visitFlags(func(f *pflag.Flag) { keys[f.Name] = !onCommandLineOnly(f) || keys[f.Name] })
+		c.visitFlags(func(f *pflag.Flag) { keys[f.Name] = !cli.OnCommandLineOnly(f) || keys[f.Name] })
 	}
 	return keys
 }
@@ -237,17 +237,17 @@ func agentKeys(p process) map[string]bool {
 // that takes the value.
 func checkAgentSettings(p process, text []byte) error {
 	commands, keys := agentCommands(p), agentKeys(p)
-	file, err := parseSettings("", text, keys)
+	file, err := cli.ParseSettings("", text, keys)
 	if err != nil {
 		return err
 	}
 	for _, c := range commands {
 		c.visitFlags(func(f *pflag.Flag) {
 			value, ok := file[f.Name]
-			if err != nil || !ok || onCommandLineOnly(f) {
+			if err != nil || !ok || cli.OnCommandLineOnly(f) {
 				return
 			}
-			if setErr := setYAML(f, value); setErr != nil {
+			if setErr := cli.SetYAML(f, value); setErr != nil {
 				err = fmt.Errorf("%s: %w", f.Name, setErr)
 			}
 		})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/holdfast-xds/holdfast/internal/cli"
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
 	"github.com/holdfast-xds/holdfast/internal/manualtest"
 )
@@ -36,7 +37,7 @@ func TestRunPage_namesFlagsThatThereAre(t *testing.T) {
 	for _, c := range root.Commands() {
 		c.Flags().VisitAll(func(f *pflag.Flag) {
 			there["--"+f.Name] = true
-			if c.Name() == "run" && onCommandLineOnly(f) && f.Name != "help" && f.Name != configFlag {
+			if c.Name() == "run" && cli.OnCommandLineOnly(f) && f.Name != "help" && f.Name != configFlag {
 				t.Errorf("run --%s has no variable", f.Name)
 			}
 		})

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/holdfast-xds/holdfast/bootstrap"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 )
 
 // nodeFlags are the flags of Envoy's node.
@@ -36,7 +37,7 @@ func (n *nodeFlags) add(flags *pflag.FlagSet) {
 func (n *nodeFlags) identity(file string) (*corev3.Node, error) {
 	given := n.ID != "" || n.Cluster != "" || n.Locality != "" || len(n.Metadata) > 0
 	switch {
-	case file != "" && given && slices.ContainsFunc(n.flags, func(f *pflag.Flag) bool { return f.Changed && !inFile(f) }):
+	case file != "" && given && slices.ContainsFunc(n.flags, func(f *pflag.Flag) bool { return f.Changed && !cli.FromFile(f) }):
 		return nil, errors.New("--bootstrap and --node-… both name Envoy's node: leave one of them out")
 	case file != "":
 		return bootstrap.ReadNode(file)

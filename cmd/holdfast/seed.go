@@ -89,7 +89,7 @@ type exportSeedFlags struct {
 func (f *exportSeedFlags) add(c *command) {
 	flags := c.section("A seed, for agents of the same role that have nothing stored (in place of --out)")
 	flags.StringVar(&f.out, "seed", "", "`FILE` to write the seed to; - for standard output. Without --state-dir it is made by the running agent")
-	_ = flags.SetAnnotation("seed", commandLineOnly, []string{}) // run's --seed is the place to read from
+	_ = flags.SetAnnotation("seed", cli.CommandLineOnly, []string{}) // run's --seed is the place to read from
 	flags.StringVar(&f.role, "seed-role", "", "`NAME` of the role: Envoys of one role have the same configuration. Empty: that of the agent's --seed-role, or the node's cluster")
 	flags.StringVar(&f.key, "seed-key", "", "PEM `FILE` of the private key (Ed25519) to sign the seed with; empty: it is not signed")
 	flags.StringVar(&f.addr, "admin", admin.DefaultAddr, "`ADDR` of the running agent's admin interface, unix:PATH or host:port")

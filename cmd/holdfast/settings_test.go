@@ -50,7 +50,7 @@ func configured(t *testing.T, file string, environ []string, args ...string) (cf
 	c.visitFlags(func(f *pflag.Flag) { keys[f.Name] = true })
 	c.finish(p, keys)
 	c.SilenceErrors, c.SilenceUsage = true, true
-	c.SetFlagErrorFunc(explainFlag)
+	c.SetFlagErrorFunc(cli.FlagError)
 	c.run = func(_ context.Context, w []string) (err error) {
 		warnings = w
 		err = f.complete(slog.New(slog.DiscardHandler))

@@ -294,7 +294,14 @@ func newResume() *command {
 		case rejected:
 			return offerAgain(ctx, client, offer, c.OutOrStdout())
 		}
+		before, err := client.Status(ctx)
+		if err != nil {
+			return cli.Failed(err)
+		}
 		if err := client.Do(ctx, "resume"); err != nil {
+			return cli.Failed(err)
+		}
+		if err := writeResumed(c.OutOrStdout(), before.Groups); err != nil {
 			return cli.Failed(err)
 		}
 		return cli.Failed(writeStillHeldBack(ctx, client, c.OutOrStdout()))
@@ -320,6 +327,25 @@ func offerAgain(ctx context.Context, client admin.Client, q admin.OfferRequest, 
 	for _, o := range all {
 		if _, err := fmt.Fprintf(w, "node %q: %s/%s %s offered again; it was rejected: %s\n", admin.Printable(o.Node), o.Type, admin.Printable(o.Name), is, admin.Printable(o.Reason)); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// writeResumed says what has ended, of what there was before.
+func writeResumed(w io.Writer, before []admin.Group) error {
+	for _, g := range before {
+		var ended []string
+		if g.Freeze != nil {
+			ended = append(ended, g.Freeze.Ended())
+		}
+		if g.Fallback != nil {
+			ended = append(ended, fmt.Sprintf("what was held back because Envoy crashed with it is served again, resources: %d", len(g.Fallback.Suspects)))
+		}
+		for _, text := range ended {
+			if _, err := fmt.Fprintf(w, "node %q: %s\n", admin.Printable(g.NodeID), admin.Printable(text)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -12,26 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/holdfast-xds/holdfast/bootstrap"
+	"github.com/holdfast-xds/holdfast/internal/cli"
 )
-
-// plainValue words the error of a boolean. Flags of our own types word theirs.
-func plainValue(f *pflag.Flag, value string, err error) error {
-	if f.Value.Type() == "bool" {
-		return fmt.Errorf("%q: want true or false", value)
-	}
-	return err
-}
-
-// set sets a flag from text.
-func set(f *pflag.Flag, text string) error {
-	if err := f.Value.Set(text); err != nil {
-		return plainValue(f, text, err)
-	}
-	return nil
-}
 
 // scalar is a flag of one value; target holds the default.
 type scalar[T any] struct {
@@ -51,16 +34,13 @@ func (s scalar[T]) Set(text string) error {
 func (s scalar[T]) String() string { return s.format(*s.target) }
 func (s scalar[T]) Type() string   { return s.kind }
 
-// multiple is a flag that may be given several times: an adder or a mapping.
-type multiple interface{ repeatable() }
-
 // adder is a repeatable flag. It adds what a text means to the values before.
 type adder func(text string) error
 
 func (a adder) Set(text string) error { return a(text) }
 func (adder) String() string          { return "" } // there is no default, and a value may be a token
 func (adder) Type() string            { return "TEXT" }
-func (adder) repeatable()             {}
+func (adder) Repeatable()             {} // of cli.Repeatable
 
 // each makes a repeatable flag that appends to target what parse returns.
 func each[T any](target *[]T, parse func(text string) (T, error)) adder {
@@ -88,6 +68,9 @@ type mapping struct {
 	adder
 	setMap func(map[string]any) error
 }
+
+// SetMap is that of cli.Mapping.
+func (m mapping) SetMap(object map[string]any) error { return m.setMap(object) }
 
 // pairs makes a mapping in which add is called for each member of an object, in order.
 func pairs(a adder, add func(name string, value any) error) mapping {
@@ -260,7 +243,7 @@ func parseWhole(text string) (int64, error) {
 
 // octal makes a flag of permissions.
 func octal(target *fs.FileMode) scalar[fs.FileMode] {
-	return scalar[fs.FileMode]{target, octalKind, func(text string) (fs.FileMode, error) {
+	return scalar[fs.FileMode]{target, cli.OctalKind, func(text string) (fs.FileMode, error) {
 		mode, err := strconv.ParseUint(text, 8, 32)
 		if err != nil || mode == 0 || mode > 0o777 {
 			return 0, fmt.Errorf("%q: want permissions in octal, such as 0660", text)
@@ -268,8 +251,6 @@ func octal(target *fs.FileMode) scalar[fs.FileMode] {
 		return fs.FileMode(mode), nil
 	}, func(mode fs.FileMode) string { return fmt.Sprintf("%04o", uint32(mode)) }}
 }
-
-const octalKind = "OCTAL"
 
 // oneOf makes a flag of values that are their own names. The default is what target holds, or the
 // first value.
@@ -313,8 +294,7 @@ func choice[T comparable](target *T, names []string, values []T) scalar[T] {
 	return scalar[T]{target, strings.Join(names, "|"), func(text string) (value T, err error) {
 		i := slices.Index(names, text)
 		if i < 0 {
-			last := len(names) - 1
-			return value, fmt.Errorf("%q: want %s", text, strings.TrimPrefix(strings.Join(names[:last], ", ")+" or "+names[last], " or "))
+			return value, fmt.Errorf("%q: want %s", text, cli.Alternatives(names))
 		}
 		return values[i], nil
 	}, func(value T) string { return names[slices.Index(values, value)] }}

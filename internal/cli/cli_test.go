@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -67,15 +69,20 @@ func TestARootHasItsCommandsAndTheVersion(t *testing.T) {
 		{"a command that is none", []string{"x"}, `unknown command "x" (` + "`program help` lists them)"},
 		{"version", []string{"version"}, "program v1.2.3\n"},
 		{"version as JSON", []string{"version", "-o", "json"}, `"version": "v1.2.3"`},
-		{"version in another form", []string{"version", "-o", "xml"}, `--output "xml": want text or json`},
+		{"version in another form", []string{"version", "-o", "xml"}, `--output: "xml": want text or json`},
 		{"the flag version", []string{"--version"}, "program v1.2.3\n"},
-		{"help", []string{"help"}, "serve       serve it\n"},
+		{"a wrong number", []string{"serve", "--limit", "x"}, `--limit: "x": want a whole number, such as 100`},
+		{"a number without a unit", []string{"serve", "--time", "100"}, `--time: "100": want a duration with its unit, such as 500ms, 5s or 10m`},
+		{"help", []string{"help"}, "  serve         serve it\n"},
+		{"help of a command", []string{"help", "serve"}, "Serve it.\n\nUsage\n  program serve [flags]\n\nHow much\n  --limit N                                  [PROGRAM_LIMIT, default 1]\n        at most N\n\nFlags\n  --time duration                            [PROGRAM_TIME, default 0s]\n"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var out bytes.Buffer
 			serve := &cobra.Command{Use: "serve", Short: "serve it", RunE: func(*cobra.Command, []string) error { return nil }}
-			serve.Flags().Int("limit", 0, "")
-			root := Root("program", "a program", "It is a program.", "v1.2.3", &out, &out, serve)
+			serve.Flags().Int("limit", 1, "at most `N`")
+			Group(serve.Flags(), "How much")
+			serve.Flags().Duration("time", 0, "")
+			root := Root("program", "a program", "It is a program.", "v1.2.3", &out, &out, nil, serve)
 			root.SetArgs(row.args)
 			if Exit(&out, "program", root.Execute()); !strings.Contains(out.String(), row.said) {
 				t.Errorf("%q, want %q", out.String(), row.said)
@@ -98,25 +105,22 @@ func TestTheFlagsOfTheLog(t *testing.T) {
 		"--log-level=debug":                    "level=DEBUG msg=d\n",
 		"--log-level=error --log-format=json":  "",
 		"--log-format=json":                    `"level":"INFO","msg":"i","a":"1s"}` + "\n",
-		"--log-level=loud":                     `--log-level "loud": want debug, info, warn or error`,
-		"--log-format=xml":                     `--log-format "xml": want text or json`,
-		"--log-level=debug --log-format=JSON ": `--log-format "JSON": want text or json`,
+		"--log-level=loud":                     `"loud": want debug, info, warn or error`,
+		"--log-format=xml":                     `"xml": want text or json`,
+		"--log-level=debug --log-format=JSON ": `"JSON": want text or json`,
 	} {
 		var l LogFlags
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 		flags.SetOutput(io.Discard)
 		l.Add(flags)
 		if err := flags.Parse(strings.Fields(args)); err != nil {
-			t.Fatal(err)
-		}
-		var out bytes.Buffer
-		log, err := l.Logger(&out)
-		if err != nil {
-			if err.Error() != want {
+			if !strings.HasSuffix(err.Error(), want) {
 				t.Errorf("%s: %v, want %s", args, err, want)
 			}
 			continue
 		}
+		var out bytes.Buffer
+		log := l.Logger(&out)
 		log.Debug("d")
 		log.Info("i", "a", time.Second)
 		if !strings.Contains(out.String(), want) || want == "" && out.Len() > 0 {
@@ -168,22 +172,32 @@ func TestErrorsOfGRPCAreInTheLog(t *testing.T) {
 	}
 }
 
-// The command line beats a variable, which beats the default.
-func TestRoot_FlagsHaveTheValuesOfVariables(t *testing.T) {
+// The command line beats a variable, which beats a key of the file, which beats the default.
+func TestRoot_FlagsHaveTheValuesOfVariablesAndOfAFile(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		args []string
 		vars []string // NAME=VALUE
+		file string
 		says string
 	}{
-		{"none", nil, nil, "limit 1, names [a], hosts [], wait false\n"},
-		{"all", nil, []string{"LIMIT=2", "NAMES=b,c", "HOSTS=d,e", "WAIT=true"}, "limit 2, names [b c], hosts [d e], wait true\n"},
-		{"beside flags", []string{"--limit=3", "--names=x"}, []string{"LIMIT=2", "NAMES=b", "WAIT=true"}, "limit 3, names [x], hosts [], wait true\n"},
-		{"an empty one", nil, []string{"LIMIT=", "NAMES="}, "limit 1, names [a], hosts [], wait false\n"},
-		{"a wrong one", nil, []string{"LIMIT=x"}, `my-program: environment variable MY_PROGRAM_LIMIT="x": strconv.ParseInt: parsing "x": invalid syntax` + "\n"},
-		{"one that is nearly a flag", nil, []string{"LIMT=2"}, "my-program: warning: environment variable MY_PROGRAM_LIMT is not a flag, did you mean MY_PROGRAM_LIMIT?\nlimit 1"},
-		{"one of another command", nil, []string{"OUTPUT=json"}, "limit 1"},
-		{"those of others", nil, []string{"SERVICE_HOST=10.0.0.1", "PORT=tcp://10.0.0.1:1", "PORT_1_TCP=x", "FLAGS=--limit=7"}, "limit 1"},
+		{"none", nil, nil, "", "limit 1, names [a], hosts [], wait false, time 0s\n"},
+		{"all", nil, []string{"LIMIT=2", "NAMES=b,c", "HOSTS=d,e", "WAIT=true", "TIME=1m"}, "", "limit 2, names [b c], hosts [d e], wait true, time 1m0s\n"},
+		{"a list in lines", nil, []string{"HOSTS=d,e\nf"}, "", "limit 1, names [a], hosts [d,e f],"},
+		{"beside flags", []string{"--limit=3", "--names=x"}, []string{"LIMIT=2", "NAMES=b", "WAIT=true"}, "", "limit 3, names [x], hosts [], wait true,"},
+		{"an empty list", nil, []string{"NAMES="}, "", "limit 1, names [],"},
+		{"a wrong one", nil, []string{"LIMIT=x"}, "", `my-program: MY_PROGRAM_LIMIT: "x": want a whole number, such as 100` + "\n"},
+		{"one that is nearly a flag", nil, []string{"LIMT=2"}, "", "my-program: warning: environment variable MY_PROGRAM_LIMT is not a setting, did you mean MY_PROGRAM_LIMIT?\nlimit 1"},
+		{"one of another command", nil, []string{"OUTPUT=json"}, "", "limit 1"},
+		{"those of others", nil, []string{"SERVICE_HOST=10.0.0.1", "PORT=tcp://10.0.0.1:1", "PORT_1_TCP=x", "FLAGS=--limit=7"}, "", "limit 1"},
+		{"a file", nil, nil, "limit: 4\nnames: [b, c]\nhosts: d,e\nwait: true\ntime: 2s", "limit 4, names [b c], hosts [d,e], wait true, time 2s\n"},
+		{"a file, a variable and a flag", []string{"--wait=false"}, []string{"LIMIT=5"}, "limit: 4\nwait: true\noutput: json", "limit 5, names [a], hosts [], wait false,"},
+		{"a key that is nearly a flag", nil, nil, "limt: 4", `flags.yaml: unknown key "limt", did you mean limit?`},
+		{"a duration without a unit", nil, nil, "time: 30", "flags.yaml: time: 30: want a duration with its unit"},
+		{"a number where text is wanted", nil, nil, "hosts: [1.10]", "flags.yaml: hosts: want a list of texts: put 1.1 into quotes"},
+		{"a list where one value is wanted", nil, nil, "limit: [1]", "flags.yaml: limit: want one value, not a list"},
+		{"no mapping", nil, nil, "[limit]", "want a mapping of flag names to values"},
+		{"two documents", nil, nil, "limit: 1\n---\nlimit: 2", "line 2: a second YAML document begins: want one"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			for _, pair := range tc.vars {
@@ -191,22 +205,36 @@ func TestRoot_FlagsHaveTheValuesOfVariables(t *testing.T) {
 				t.Setenv("MY_PROGRAM_"+name, value)
 			}
 			t.Setenv("MY_PROGRAMS_LIMIT", "9")
+			if tc.file != "" {
+				path := filepath.Join(t.TempDir(), "flags.yaml")
+				if err := os.WriteFile(path, []byte(tc.file), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				t.Setenv("MY_PROGRAM_FLAGS_FILE", path)
+			}
 			var out bytes.Buffer
 			var limit int
 			var names, hosts []string
 			var wait bool
+			var span time.Duration
 			serve := &cobra.Command{Use: "serve", RunE: func(*cobra.Command, []string) error {
-				_, err := fmt.Fprintf(&out, "limit %d, names %v, hosts %v, wait %t\n", limit, names, hosts, wait)
+				_, err := fmt.Fprintf(&out, "limit %d, names %v, hosts %v, wait %t, time %s\n", limit, names, hosts, wait, span)
 				return err
 			}}
 			serve.Flags().IntVar(&limit, "limit", 1, "")
 			serve.Flags().StringSliceVar(&names, "names", []string{"a"}, "")
 			serve.Flags().StringArrayVar(&hosts, "hosts", nil, "")
 			serve.Flags().BoolVar(&wait, "wait", false, "")
-			root := Root("my-program", "a program", "It is a program.", "v1.2.3", &out, &out, serve)
+			serve.Flags().DurationVar(&span, "time", 0, "")
+			foreign := func(name string) bool { return name == "FLAGS" }
+			root := Root("my-program", "a program", "It is a program.", "v1.2.3", &out, &out, foreign, serve)
 			root.SetArgs(append([]string{"serve"}, tc.args...))
-			if Exit(&out, "my-program", root.Execute()); !strings.HasPrefix(out.String(), tc.says) {
+			code := Exit(&out, "my-program", root.Execute())
+			if !strings.Contains(out.String(), tc.says) {
 				t.Errorf("%q, want %q", out.String(), tc.says)
+			}
+			if ran := strings.HasPrefix(tc.says, "limit ") || strings.Contains(tc.says, "warning"); ran != (code == ExitOK) {
+				t.Errorf("exit code %d", code)
 			}
 		})
 	}

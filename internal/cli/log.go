@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"io"
 	"log/slog"
 
@@ -32,18 +31,14 @@ type LogFlags struct{ level, format string }
 
 // Add adds the flags to those of a command.
 func (l *LogFlags) Add(flags *pflag.FlagSet) {
-	flags.StringVar(&l.level, "log-level", "info", "`LEVEL`: debug, info, warn or error")
-	flags.StringVar(&l.format, "log-format", "text", "`FORMAT`: text or json")
+	l.level = "info"
+	flags.Var(Choice(&l.level, "debug", "info", "warn", "error"), "log-level", "minimum level of log messages, which go to standard error")
+	flags.Var(Choice(&l.format, "text", "json"), "log-format", "format of log messages")
 }
 
-// Logger returns the logger that the flags describe. An error says which flag is wrong, and what it may be.
-func (l *LogFlags) Logger(w io.Writer) (*slog.Logger, error) {
+// Logger returns the logger that the flags describe.
+func (l *LogFlags) Logger(w io.Writer) *slog.Logger {
 	var level slog.Level
-	if err := level.UnmarshalText([]byte(l.level)); err != nil {
-		return nil, fmt.Errorf("--log-level %q: want debug, info, warn or error", l.level)
-	}
-	if l.format != "text" && l.format != "json" {
-		return nil, fmt.Errorf("--log-format %q: want text or json", l.format)
-	}
-	return NewLog(w, level, l.format == "json"), nil
+	_ = level.UnmarshalText([]byte(l.level)) // one that slog knows
+	return NewLog(w, level, l.format == "json")
 }

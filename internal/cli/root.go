@@ -2,7 +2,6 @@ package cli
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,9 +15,13 @@ import (
 	"github.com/holdfast-xds/holdfast/internal/nearest"
 )
 
+// FlagsFile is the flag of the file of settings of a Root.
+const FlagsFile = "flags-file"
+
 // Root makes the root of a command tree with some commands, and with the command version. Each flag of a command that is not given has the
-// value of a variable of the environment, if there is one: --max-proxies of holdfast-mesh that of HOLDFAST_MESH_MAX_PROXIES.
-func Root(program, short, long, version string, stdout, stderr io.Writer, commands ...*cobra.Command) *cobra.Command {
+// value of a variable of the environment, if there is one (--max-proxies of holdfast-mesh that of HOLDFAST_MESH_MAX_PROXIES), or else of a key
+// of the file of --flags-file. foreign is that of Settings.
+func Root(program, short, long, version string, stdout, stderr io.Writer, foreign func(string) bool, commands ...*cobra.Command) *cobra.Command {
 	var asked bool
 	root := &cobra.Command{
 		Use: program, Short: short, Long: long,
@@ -42,17 +45,39 @@ func Root(program, short, long, version string, stdout, stderr io.Writer, comman
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w%s (`%s --help` lists the flags)", err, MeantFlag(cmd, err), cmd.CommandPath())
-	})
+	root.SetFlagErrorFunc(FlagError)
+	commands = append(commands, newVersion(program, version, stdout))
+	root.AddCommand(commands...)
+	root.PersistentFlags().String(FlagsFile, "", "YAML `FILE` of settings; a key is the name of a flag, without the dashes. All commands may use the same file")
+	keys := make(map[string]bool)
+	for _, c := range commands {
+		CompleteChoices(c)
+		c.Flags().VisitAll(func(f *pflag.Flag) { keys[f.Name] = true })
+	}
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		warnings, err := fromVariables(root, cmd, os.Environ())
+		settings := Settings{Program: program, Flag: FlagsFile, Environ: os.Environ(), Keys: keys, Foreign: foreign}
+		warnings, err := settings.Apply(cmd.Flags())
 		for _, warning := range warnings {
 			_, _ = fmt.Fprintf(stderr, "%s: warning: %s\n", program, warning)
 		}
 		return err
 	}
-	root.AddCommand(append(commands, newVersion(program, version, stdout))...)
+	prefix := Prefix(program)
+	settings := SettingsHelp(prefix, FlagsFile) + "\n\n" + exitHelp
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		switch {
+		case !cmd.HasParent():
+			WriteRootHelp(stdout, root, commands, settings)
+		case slices.Contains(commands, cmd):
+			usage := cmd.CommandPath() + " [flags]"
+			if _, arguments, ok := strings.Cut(cmd.Use, " "); ok {
+				usage += " " + arguments
+			}
+			WriteHelp(stdout, cmd, usage, sections(cmd), root.PersistentFlags().Lookup(FlagsFile), prefix, settings)
+		default: // a shell's completion
+			_, _ = fmt.Fprintf(stdout, "%s\n", strings.TrimSpace(cmd.Long))
+		}
+	})
 	return root
 }
 
@@ -61,21 +86,18 @@ func newVersion(program, version string, stdout io.Writer) *cobra.Command {
 	c := &cobra.Command{
 		Use: "version", Short: "show the version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			switch output {
-			case "text":
+			if output == "text" {
 				return printVersion(stdout, program, version)
-			case "json":
-				e := json.NewEncoder(stdout)
-				e.SetIndent("", "  ")
-				return Failed(e.Encode(struct {
-					Version string `json:"version"`
-					Go      string `json:"go"`
-				}{version, runtime.Version()}))
 			}
-			return fmt.Errorf("--output %q: want text or json", output)
+			e := json.NewEncoder(stdout)
+			e.SetIndent("", "  ")
+			return Failed(e.Encode(struct {
+				Version string `json:"version"`
+				Go      string `json:"go"`
+			}{version, runtime.Version()}))
 		},
 	}
-	c.Flags().StringVarP(&output, "output", "o", "text", "`FORMAT`: text or json")
+	AddOutput(c.Flags(), &output, "text", "json")
 	return c
 }
 
@@ -98,68 +120,4 @@ func Commands(root *cobra.Command) []string {
 		}
 	}
 	return all
-}
-
-// MeantFlag returns ", did you mean --…?" if err is that of a flag that a command does not have, and another one is near; else "".
-func MeantFlag(cmd *cobra.Command, err error) string {
-	unknown, ok := errors.AsType[*pflag.NotExistError](err)
-	if !ok {
-		return ""
-	}
-	var known []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden {
-			known = append(known, f.Name)
-		}
-	})
-	return nearest.Question("--", unknown.GetSpecifiedName(), known)
-}
-
-// Variable returns the name of the variable of a flag.
-func Variable(prefix, flag string) string {
-	return prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
-}
-
-// fromVariables gives the flags of a command that were not given on the command line the values of variables, with commas between those of
-// a list; an empty variable is none. The warnings are about variables that no command has a flag for. Not among them are those that
-// Kubernetes sets for a Service with the name of the program, and that of the systemd unit, which has a command line.
-func fromVariables(root, cmd *cobra.Command, environ []string) (warnings []string, err error) {
-	prefix := Variable("", root.Name()) + "_"
-	vars := make(map[string]string)
-	for _, pair := range environ {
-		if name, value, _ := strings.Cut(pair, "="); strings.HasPrefix(name, prefix) && value != "" {
-			vars[name] = value
-		}
-	}
-	if len(vars) == 0 {
-		return nil, nil
-	}
-	var known []string
-	for _, c := range root.Commands() {
-		c.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, Variable(prefix, f.Name)) })
-	}
-	for name := range vars {
-		rest := strings.TrimPrefix(name, prefix)
-		if rest != "FLAGS" && !strings.HasPrefix(rest, "SERVICE_") && !strings.HasPrefix(rest, "PORT") && !slices.Contains(known, name) {
-			warnings = append(warnings, fmt.Sprintf("environment variable %s is not a flag%s", name, nearest.Question("", name, known)))
-		}
-	}
-	slices.Sort(warnings)
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		value, set := vars[Variable(prefix, f.Name)]
-		if !set || f.Changed || err != nil || f.Name == "help" || f.Name == "version" {
-			return
-		}
-		if list, is := f.Value.(pflag.SliceValue); is {
-			err = list.Replace(strings.Split(value, ","))
-		} else {
-			err = f.Value.Set(value)
-		}
-		if err != nil {
-			err = fmt.Errorf("environment variable %s=%q: %w", Variable(prefix, f.Name), value, err)
-			return
-		}
-		f.Changed = true
-	})
-	return warnings, err
 }

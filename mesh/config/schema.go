@@ -14,6 +14,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/holdfast-xds/holdfast/internal/nearest"
 )
 
 // The ConfigMap whose keys "mesh" and "meshNetworks" are the mesh configuration and its networks.
@@ -106,6 +108,43 @@ func SchemaOf(kind Kind) *Schema {
 		return &Schemas[i]
 	}
 	return nil
+}
+
+// abbreviations are the short names of kinds that their CustomResourceDefinitions, and Kubernetes, give them.
+var abbreviations = map[Kind]string{
+	VirtualService: "vs", DestinationRule: "dr", ServiceEntry: "se", Gateway: "gw", WorkloadEntry: "we", WorkloadGroup: "wg",
+	AuthorizationPolicy: "ap", PeerAuthentication: "pa", RequestAuthentication: "ra",
+	KubernetesGateway: "gtw", GatewayClass: "gc", ReferenceGrant: "refgrant", BackendTLSPolicy: "btlspolicy",
+	Service: "svc", Pod: "po", Namespace: "ns", Node: "no", Ingress: "ing", ConfigMap: "cm",
+}
+
+// KindNamed returns the kind that a person means: its name, plural or short name in any case, with its group behind a dot or without;
+// "gateway" is Istio's, as in what is printed. An error names the kinds that there are, and the one that was probably meant.
+func KindNamed(text string) (Kind, error) {
+	var known []string
+	for _, schema := range Schemas {
+		names := []string{schema.Kind.Label(), schema.Plural + "." + schema.Group, schema.Kind.Short() + "." + schema.Group, abbreviations[schema.Kind]}
+		if schema.Kind.Label() == schema.Kind.Short() {
+			names = append(names, schema.Plural)
+		}
+		if text != "" && slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, text) }) {
+			return schema.Kind, nil
+		}
+		known = append(known, schema.Kind.Label())
+	}
+	return "", fmt.Errorf("unknown kind %q%s want one of %s", text, orNearest(text, known), strings.Join(known, ", "))
+}
+
+// orNearest returns ", did you mean …?" with the kind whose name is near to a text, in any case, and ":" if there is none.
+func orNearest(text string, known []string) string {
+	lower := make([]string, len(known))
+	for i, kind := range known {
+		lower[i] = strings.ToLower(kind)
+	}
+	if meant := slices.Index(lower, nearest.Name(strings.ToLower(text), lower)); meant >= 0 {
+		return ", did you mean " + known[meant] + "? If not,"
+	}
+	return ":"
 }
 
 // IsIstio reports whether the kind is one of Istio's, whose Spec is a proto message.

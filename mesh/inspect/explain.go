@@ -58,6 +58,9 @@ type Explanation struct {
 	Warnings []string `json:"warnings,omitempty"`
 	// Outcome says what happens in the end.
 	Outcome string `json:"outcome"`
+	// Passes says that the proxy sends the request, or the connection, on: to a cluster that can take it or, of what comes in, to its
+	// workload. If there are several clusters, each of them can.
+	Passes bool `json:"passes"`
 	// Servers say what happens at the other end, for each proxy there that is connected.
 	Servers []Server `json:"servers,omitempty"`
 
@@ -110,6 +113,7 @@ func Explain(r Resources, req Request) *Explanation {
 		if x.chain(c) {
 			if x.depends != "" && !x.denied {
 				x.Outcome = x.depends + "; if it may pass: " + x.Outcome
+				x.Passes = false
 			}
 			return x.Explanation
 		}
@@ -261,15 +265,19 @@ func serverNameRank(c *listenerv3.FilterChain, host string) int {
 func (x *explainer) tcp(m *tcpv3.TcpProxy) {
 	if weighted := m.GetWeightedClusters().GetClusters(); len(weighted) > 0 {
 		x.Outcome = fmt.Sprintf("the connection goes to one of %d clusters, by weight", len(weighted))
+		x.Passes = true
 		for _, w := range weighted {
 			if fault := x.cluster(w.GetName(), fmt.Sprintf("weight %d", w.GetWeight())); fault != "" {
+				x.Passes = false
 				x.Outcome += fmt.Sprintf("; it is closed if that is %s, which %s", w.GetName(), fault)
 			}
 		}
 		return
 	}
 	x.Outcome = "the connection goes to the cluster " + m.GetCluster()
+	x.Passes = true
 	if fault := x.cluster(m.GetCluster(), ""); fault != "" {
+		x.Passes = false
 		x.Outcome = fmt.Sprintf("closed: the cluster %s %s", m.GetCluster(), fault)
 	}
 }
@@ -357,15 +365,19 @@ func (x *explainer) route(r *routev3.Route) {
 	case *routev3.Route_Route:
 		if weighted := a.Route.GetWeightedClusters().GetClusters(); len(weighted) > 0 {
 			x.Outcome = fmt.Sprintf("the request goes to one of %d clusters, by weight", len(weighted))
+			x.Passes = true
 			for _, w := range weighted {
 				if fault := x.cluster(w.GetName(), fmt.Sprintf("weight %d", w.GetWeight().GetValue())); fault != "" {
+					x.Passes = false
 					x.Outcome += fmt.Sprintf("; %d if that is %s, which %s", statusOf(a.Route, fault), w.GetName(), fault)
 				}
 			}
 			return
 		}
 		x.Outcome = "the request goes to the cluster " + a.Route.GetCluster()
+		x.Passes = true
 		if fault := x.cluster(a.Route.GetCluster(), ""); fault != "" {
+			x.Passes = false
 			x.Outcome = fmt.Sprintf("%d: the cluster %s %s", statusOf(a.Route, fault), a.Route.GetCluster(), fault)
 		}
 	}

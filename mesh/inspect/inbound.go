@@ -43,12 +43,16 @@ func ExplainInbound(r Resources, req Request) *Explanation {
 	for _, f := range c.GetFilters() {
 		switch m := unpack(f).(type) {
 		case *managerv3.HttpConnectionManager:
-			x.Outcome = x.atManager(m, c.GetTransportSocket() != nil)
-			x.Outcome = cmp.Or(x.Outcome, x.depends, "allowed: the request goes to the workload")
+			x.Outcome = cmp.Or(x.atManager(m, c.GetTransportSocket() != nil), x.depends)
+			if x.Passes = x.Outcome == ""; x.Passes {
+				x.Outcome = "allowed: the request goes to the workload"
+			}
 			return x.Explanation
 		case *tcpv3.TcpProxy:
-			x.Outcome = x.guardTCP(c.GetFilters())
-			x.Outcome = cmp.Or(x.Outcome, x.depends, "allowed: the connection goes to the workload")
+			x.Outcome = cmp.Or(x.guardTCP(c.GetFilters()), x.depends)
+			if x.Passes = x.Outcome == ""; x.Passes {
+				x.Outcome = "allowed: the connection goes to the workload"
+			}
 			return x.Explanation
 		}
 	}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -88,10 +89,28 @@ func TestEventsAreFollowed(t *testing.T) {
 		t.Error("the change was not followed")
 	}
 	w.check(w.agent.Stop(limit))
-	for range lines {
+	w.runAgent()
+	learned := 0 // what the next agent has learned
+	count := func(line string) bool {
+		if strings.Contains(line, "RDS: 1 added") {
+			learned++
+		}
+		return learned > 0
 	}
-	if err := cmd.Wait(); err == nil || !strings.Contains(stderr.String(), "has gone away") {
+	for line := range lines {
+		if count(line) {
+			break
+		}
+	}
+	w.check(cmd.Process.Signal(os.Interrupt))
+	for line := range lines {
+		count(line)
+	}
+	if err := cmd.Wait(); err != nil || strings.Count(stderr.String(), "has gone away: waiting for the next one") != 1 {
 		t.Errorf("%v, and it says %q", err, stderr)
+	}
+	if learned != 1 {
+		t.Errorf("what the next agent has learned is told %d times", learned)
 	}
 	if code, out := run(t, "events", "--admin", "unix:"+w.path("admin.sock"), "--type", "XXX"); code == 0 || !strings.Contains(out, `unknown type "XXX"`) {
 		t.Errorf("exit code %d: %s", code, out)

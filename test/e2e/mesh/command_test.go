@@ -47,7 +47,7 @@ func TestGetShowsTheDocumentsThatAreServed(t *testing.T) {
 		{"a name that is not there", []string{"get", "ServiceEntry", "nobody"}, 1, "the server has no ServiceEntry nobody: `holdfast-mesh get ServiceEntry` lists what it has"},
 		{"a name in another namespace", []string{"get", "ServiceEntry", "other/web"}, 1, "the server has no ServiceEntry web in the namespace other"},
 		{"two namespaces", []string{"get", "ServiceEntry", "shop/web", "-n", "other"}, 2, "leave one of them out"},
-		{"another format", []string{"get", "-o", "xml"}, 2, `--output "xml": want table, yaml or json`},
+		{"another format", []string{"get", "-o", "xml"}, 2, `--output: "xml": want table, yaml or json`},
 		{"too many arguments", []string{"get", "a", "b", "c"}, 2, "accepts at most 2 arg(s)"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -79,14 +79,17 @@ func TestExplainAndDiffAskAboutAProxy(t *testing.T) {
 	}{
 		{"a request", []string{"explain", "--proxy", "client-1", to}, 0, "DestinationRule shop/web (rule.yaml:1)"},
 		{"a host that nobody has", []string{"explain", "--proxy", "client-1", "nobody.internal:" + strconv.Itoa(w.port)}, 0, "PassthroughCluster"},
+		{"a request, checked", []string{"explain", "--check", "--proxy", "client-1", to}, 0, "DestinationRule shop/web (rule.yaml:1)"},
+		{"a request that nobody gets", []string{"explain", "--check", "--proxy", "client-1", "web.shop.internal:1"}, 1, "has no listener for port 1"},
 		{"a proxy that is not connected", []string{"explain", "--proxy", "nobody", to}, 1, "nobody"},
 		{"no proxy", []string{"explain", to}, 2, "--proxy"},
 		{"no request", []string{"explain", "--proxy", "client-1"}, 2, ""},
 		{"the documents that are served", []string{"diff", w.path("documents")}, 0, "client-1: nothing changes"},
-		{"others", []string{"diff", "--proxy", "client-1", w.path("next")}, 0, "RDS " + strconv.Itoa(w.port) + " is changed"},
-		{"a document that is not valid", []string{"diff", w.path("bad.yaml")}, 1, "bad.yaml:8: VirtualService shop/web: spec.http[0].route[0].weight: "},
+		{"others", []string{"diff", "--proxy", "client-1", w.path("next")}, 1, "RDS " + strconv.Itoa(w.port) + " is changed"},
+		{"others, whatever the exit code", []string{"diff", "--exit-zero", "--proxy", "client-1", w.path("next")}, 0, "RDS " + strconv.Itoa(w.port) + " is changed"},
+		{"a document that is not valid", []string{"diff", w.path("bad.yaml")}, 2, "bad.yaml:8: VirtualService shop/web: spec.http[0].route[0].weight: "},
 		{"nothing to compare with", []string{"diff"}, 2, "no directory or file to compare with"},
-		{"a directory that is not there", []string{"diff", w.path("nowhere")}, 1, "no such file or directory"},
+		{"a directory that is not there", []string{"diff", w.path("nowhere")}, 2, "no such file or directory"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			code, out, stderr := run(t, append(tc.args, "--admin", w.admin)...)
@@ -177,7 +180,7 @@ func TestServeRejectsWrongUsage(t *testing.T) {
 		{"a health port in use", []string{"serve", "--config", docs, "--listen", w.xds, "--admin", "", "--health", used}, 1, "--health: listen tcp " + used},
 		{"a throttle of nothing", []string{"serve", "--config", docs, "--push-throttle", "0"}, 2, "--push-throttle 0: want at least 1"},
 		{"a debounce longer than its maximum", []string{"serve", "--config", docs, "--debounce-after", "1m"}, 2, "--debounce-max 10s must not be less"},
-		{"an unknown level", []string{"serve", "--config", docs, "--log-level", "loud"}, 2, `--log-level "loud"`},
+		{"an unknown level", []string{"serve", "--config", docs, "--log-level", "loud"}, 2, `--log-level: "loud": want debug, info, warn or error`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			code, out, stderr := run(t, tc.args...)

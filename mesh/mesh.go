@@ -304,6 +304,7 @@ func (e *Environment) assemble() {
 	e.warnings = newWarnings(e.config, e.config.Problems, e.cfg.Domain, e.metrics, e.cfg.Log)
 	e.registrar = register.New(e.config, e.cfg.Log)
 	e.registrar.Limit(e.cfg.Registration)
+	e.metrics.MustRegister(register.NewCollector(e.registrar))
 	if e.replica != nil {
 		e.registrar.Share(register.Sharing{Replica: e.replica.ID(), Store: e.store, Live: e.liveReplicas, Lacks: e.lacks})
 	}

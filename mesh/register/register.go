@@ -77,6 +77,8 @@ type Registrar struct {
 	accounts  map[account]map[config.Key]bool
 	accountOf map[config.Key]account
 	limits    Limits
+	// crowded are the workloads that are not registered because of Limits.PerAccount, by account.
+	crowded map[account]map[*member]bool
 	path      string // of the file in which they are kept; "" for none
 	changed   chan struct{}
 	shared    *publisher // nil for a replica that shares nothing
@@ -129,12 +131,15 @@ type member struct {
 	health  health
 }
 
+// accountOf returns the account of which the workload is one.
+func (m *member) accountOf() account { return account{m.key.Namespace, m.identity.account} }
+
 // New returns a Registrar of the documents of a cache.
 func New(cache config.Cache, log *slog.Logger) *Registrar {
 	r := &Registrar{
 		Cache: cache, log: log, repeats: repeats.New(maxLines, linesPerSecond), handlers: map[config.Kind][]func(config.Event){config.WorkloadEntry: nil},
 		documents: make(map[config.Key]*config.Config), members: make(map[identity]*member),
-		candidates: make(map[config.Key][]*member), holders: make(map[config.Key]*member), accounts: make(map[account]map[config.Key]bool), accountOf: make(map[config.Key]account), changed: make(chan struct{}, 1),
+		candidates: make(map[config.Key][]*member), holders: make(map[config.Key]*member), accounts: make(map[account]map[config.Key]bool), accountOf: make(map[config.Key]account), crowded: make(map[account]map[*member]bool), changed: make(chan struct{}, 1),
 	}
 	cache.RegisterHandler(config.WorkloadEntry, r.onDocument)
 	cache.RegisterHandler(config.WorkloadGroup, r.onGroup)
@@ -201,14 +206,40 @@ func (r *Registrar) shown(key config.Key) *config.Config {
 func (r *Registrar) show(key config.Key, before *config.Config) {
 	wake.Signal(r.changed)
 	r.shared.touch(key)
-	r.count(key)
+	freed := r.count(key)
 	if now := r.shown(key); !alike(before, now) {
 		r.call(config.Event{Old: before, New: now})
 	}
+	r.admit(freed)
 }
 
-// count takes in which account has registered as a key. It is called with events held.
-func (r *Registrar) count(key config.Key) {
+// admit lets workloads of an account register for which there was no place, those that have waited longest first. It is called with events held.
+func (r *Registrar) admit(of account) {
+	for len(r.crowded[of]) > 0 && len(r.accounts[of]) < r.limits.PerAccount {
+		r.update(slices.MinFunc(slices.Collect(maps.Keys(r.crowded[of])), func(a, b *member) int {
+			return cmp.Or(a.since.Compare(b.since), config.CompareKeys(a.key, b.key))
+		}))
+	}
+}
+
+// await takes in whether a workload waits for a place of its account. It is called with events held.
+func (r *Registrar) await(m *member, waits bool) {
+	of := m.accountOf()
+	switch {
+	case waits && r.crowded[of] == nil:
+		r.crowded[of] = map[*member]bool{m: true}
+	case waits:
+		r.crowded[of][m] = true
+	default:
+		if delete(r.crowded[of], m); len(r.crowded[of]) == 0 {
+			delete(r.crowded, of)
+		}
+	}
+}
+
+// count takes in which account has registered as a key, and returns the account that has a place more by that; the zero account for none.
+// It is called with events held.
+func (r *Registrar) count(key config.Key) (freed account) {
 	of := account{namespace: key.Namespace}
 	if m := r.holders[key]; m != nil {
 		of.name = m.identity.account
@@ -217,18 +248,19 @@ func (r *Registrar) count(key config.Key) {
 	}
 	was := r.accountOf[key]
 	if was == of {
-		return
+		return account{}
 	}
 	if delete(r.accounts[was], key); len(r.accounts[was]) == 0 {
 		delete(r.accounts, was)
 	}
 	if delete(r.accountOf, key); of.name == "" {
-		return
+		return was
 	}
 	if r.accounts[of] == nil {
 		r.accounts[of] = make(map[config.Key]bool)
 	}
 	r.accounts[of][key], r.accountOf[key] = true, of
+	return was
 }
 
 // onGroup takes in a change of a WorkloadGroup, for the workloads that are connected.
@@ -318,6 +350,7 @@ func (r *Registrar) drop(m *member) {
 // forget forgets a workload. It is called with events held, and show must follow.
 func (r *Registrar) forget(m *member) {
 	delete(r.members, m.identity)
+	r.await(m, false)
 	r.candidates[m.key] = slices.DeleteFunc(r.candidates[m.key], func(other *member) bool { return other == m })
 	if len(r.candidates[m.key]) == 0 {
 		delete(r.candidates, m.key)
@@ -344,6 +377,7 @@ func (r *Registrar) place(m *member) {
 	precedes := r.precedes(m)
 	if precedes {
 		m.refused = ""
+		r.await(m, false)
 	} else {
 		made = r.entryOf(m)
 	}
@@ -391,7 +425,10 @@ func (r *Registrar) precedes(m *member) bool {
 func (r *Registrar) entryOf(m *member) *config.Config {
 	group := r.Get(m.group)
 	refused := r.refusal(m.proxy, group)
-	if of := r.accounts[account{m.key.Namespace, m.identity.account}]; refused == "" && r.limits.PerAccount > 0 && len(of) >= r.limits.PerAccount && !of[m.key] {
+	of := r.accounts[m.accountOf()]
+	crowded := refused == "" && r.limits.PerAccount > 0 && len(of) >= r.limits.PerAccount && !of[m.key]
+	r.await(m, crowded)
+	if crowded {
 		refused = fmt.Sprintf("%d workloads of the service account %s have registered, as many as --max-workloads-per-account allows", len(of), m.identity.account)
 	}
 	if holder := r.holders[m.key]; refused == "" && holder != nil && holder != m {

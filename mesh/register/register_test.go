@@ -315,13 +315,31 @@ func TestRegistrar_LimitsAccountsAndAddresses(t *testing.T) {
 		r.Connect(at("web", "10.0.0.3"), 3)
 		r.Connect(at("other", "10.0.0.4"), 4)
 		r.want("web-10.0.0.1: none > 10.0.0.1", "web-10.0.0.2: none > 10.0.0.2", "web-10.0.0.4: none > 10.0.0.4")
+		if n := r.states(); n["registered"] != 3 || n["crowded"] != 1 || n["refused"] != 9 {
+			t.Errorf("%v", n)
+		}
 		r.Connect(at("web", "10.0.0.2"), 5) // another stream of one that has registered
 		r.want()
+		time.Sleep(time.Second)
+		r.Connect(at("web", "10.0.0.5"), 6)
+		r.Connect(at("web", "10.0.0.6"), 7)
+		r.Disconnect(at("web", "10.0.0.6"), 7)
 		r.Disconnect(at("web", "10.0.0.1"), 1)
 		time.Sleep(2 * Grace)
-		r.want("web-10.0.0.1: 10.0.0.1 > none")
-		r.Connect(at("web", "10.0.0.5"), 6)
-		r.want("web-10.0.0.5: none > 10.0.0.5")
+		// Who has waited longest has the place, and nobody who has gone.
+		r.want("web-10.0.0.1: 10.0.0.1 > none", "web-10.0.0.3: none > 10.0.0.3")
+		r.Disconnect(at("web", "10.0.0.2"), 2)
+		time.Sleep(2 * Grace)
+		r.want() // another stream of it is there
+		r.Disconnect(at("web", "10.0.0.2"), 5)
+		time.Sleep(2 * Grace)
+		r.want("web-10.0.0.2: 10.0.0.2 > none", "web-10.0.0.5: none > 10.0.0.5")
+		r.Disconnect(at("other", "10.0.0.4"), 4)
+		time.Sleep(2 * Grace)
+		r.want("web-10.0.0.4: 10.0.0.4 > none")
+		if n := r.states(); n["crowded"] != 0 || len(r.crowded) != 0 {
+			t.Errorf("%v", n)
+		}
 	})
 	on(t, func(r *rig) {
 		r.Limit(Limits{AnyAddress: true})

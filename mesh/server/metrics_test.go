@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/mesh/config/etcd"
 	"github.com/holdfast-xds/holdfast/mesh/jwks"
+	"github.com/holdfast-xds/holdfast/mesh/register"
 )
 
 // names collects the names of the metrics that are registered.
@@ -33,7 +34,7 @@ func TestTheManualNamesEveryMetric(t *testing.T) {
 	registered := &names{}
 	NewMetrics(registered)
 	jwks.New(jwks.Config{Metrics: registered})
-	registered.MustRegister(etcd.NewCollector(nil))
+	registered.MustRegister(etcd.NewCollector(nil), register.NewCollector(nil))
 	registered.all = append(registered.all, "holdfast_mesh_ready", "holdfast_mesh_document_warnings", "holdfast_mesh_admin_refused_total", "holdfast_mesh_document_errors") // of package mesh, which this one cannot import
 	page, err := os.ReadFile("../../docs/mesh.md")
 	if err != nil {

@@ -46,6 +46,12 @@ var meshAlertCases = []alertCase{
 	{"HoldfastMeshInvalidDocuments", "10m", []string{`holdfast_mesh_store_invalid_documents{POD} 2x20`}, "POD", "2 documents in etcd are not valid for web-1; their last valid content is in use"},
 	{"HoldfastMeshInvalidDocuments", "10m", []string{`holdfast_mesh_store_invalid_documents{POD} 0 2 2 0x20`}, "", ""},
 
+	{"HoldfastMeshNamespaceTooLarge", "10m", []string{`holdfast_mesh_store_unused_documents{POD} 2x20`}, "POD", "2 documents in etcd are not used by web-1: their namespaces have too many"},
+	{"HoldfastMeshNamespaceTooLarge", "10m", []string{`holdfast_mesh_store_unused_documents{POD} 0 2 2 0x20`}, "", ""},
+
+	{"HoldfastMeshWorkloadsCrowded", "20m", []string{`holdfast_mesh_workloads{POD,state="crowded"} 3x30`, `holdfast_mesh_workloads{POD,state="refused"} 9x30`}, "POD state=crowded", "3 workloads have no place at web-1: their service accounts have registered as many as may be"},
+	{"HoldfastMeshWorkloadsCrowded", "20m", []string{`holdfast_mesh_workloads{POD,state="crowded"} 0x30`, `holdfast_mesh_workloads{POD,state="refused"} 9x30`}, "", ""},
+
 	{"HoldfastMeshDocumentErrors", "10m", []string{`holdfast_mesh_document_errors{POD} 2x20`}, "POD", "There are 2 errors in the documents of web-1; the last valid content is in use"},
 	{"HoldfastMeshDocumentErrors", "10m", []string{`holdfast_mesh_document_errors{POD} 2 2 2 0x20`}, "", ""},
 	{"HoldfastMeshDocumentErrors", "10m", []string{`holdfast_mesh_document_errors{POD} 2x20`, `holdfast_mesh_store_up{POD} 1x20`}, "", ""}, // with etcd

@@ -10,6 +10,7 @@ var (
 	revisionDesc = prometheus.NewDesc("holdfast_mesh_store_revision", "Revision of etcd up to which the copy of the documents is complete.", nil, nil)
 	heldDesc     = prometheus.NewDesc("holdfast_mesh_store_removals_held", "Documents that a restored etcd lacks and that stay in use until it is asked again.", nil, nil)
 	problemsDesc = prometheus.NewDesc("holdfast_mesh_store_invalid_documents", "Documents in etcd that are not valid, so that their last valid content stays in use.", nil, nil)
+	unusedDesc   = prometheus.NewDesc("holdfast_mesh_store_unused_documents", "Documents in etcd that are not used, because their namespace has more than --max-namespace-documents or --max-namespace-bytes.", nil, nil)
 )
 
 // NewCollector returns the metrics of a Source.
@@ -20,6 +21,7 @@ func (c collector) Describe(out chan<- *prometheus.Desc) {
 	out <- revisionDesc
 	out <- heldDesc
 	out <- problemsDesc
+	out <- unusedDesc
 }
 
 func (c collector) Collect(out chan<- prometheus.Metric) {
@@ -35,4 +37,5 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	gauge(revisionDesc, float64(state.Revision))
 	gauge(heldDesc, float64(state.Held))
 	gauge(problemsDesc, float64(state.Invalid))
+	gauge(unusedDesc, float64(state.Unused))
 }

@@ -172,6 +172,8 @@ type State struct {
 	// Held is the number of documents that a restored store lacks and that stay in use, Invalid that of those that have
 	// an error.
 	Held, Invalid int
+	// Unused is the number of documents of namespaces that have more than MaxDocuments or MaxBytes.
+	Unused int
 }
 
 // State returns what is known of the store.
@@ -184,7 +186,7 @@ func (s *Source) State() State {
 			invalid++
 		}
 	}
-	return State{s.at.Cluster, s.at.Revision, s.away, s.since, s.fromFile, len(s.held), invalid}
+	return State{s.at.Cluster, s.at.Revision, s.away, s.since, s.fromFile, len(s.held), invalid, s.quota.over}
 }
 
 // Lacks reports whether the copy has a document that a restored store was found to lack.

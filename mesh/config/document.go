@@ -206,6 +206,7 @@ func (d *document) decode(schema *Schema, apiVersion string) *Config {
 	if Invalid(d.problems) {
 		return nil
 	}
+	canonicalHosts(c.Spec)
 	d.findings(check(c), d.root, sameLine)
 	return c
 }

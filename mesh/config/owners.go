@@ -32,7 +32,7 @@ func ParseHostOwners(text string) (HostOwners, error) {
 			return nil, fmt.Errorf("line %d, %q: want NAMESPACE: HOST HOST…", i+1, line)
 		}
 		for _, host := range strings.FieldsFunc(hosts, func(r rune) bool { return r == ' ' || r == ',' || r == '\t' }) {
-			host = strings.ToLower(host)
+			host = withoutDot(strings.ToLower(host))
 			if problem := wildcardHostProblem(host); problem != "" || host == "*" {
 				return nil, fmt.Errorf("line %d: %q is no host or *.DOMAIN", i+1, host)
 			}

@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"math"
-	"regexp/syntax"
 	"strings"
 	"time"
 
@@ -151,41 +150,6 @@ func (k *checker) notNegative(at *path, value int64) {
 	if value < 0 {
 		k.errorf(at, "must not be negative, and is %d", value)
 	}
-}
-
-// maxRegex bounds the length of a regular expression in bytes, as Istio does.
-const maxRegex = 1024
-
-// maxRegexProgram bounds the instructions of a regular expression, as the bootstrap of Istio and of
-// holdfast do for Envoy (protocol.md V15). Envoy counts more than package regexp for characters that
-// are not ASCII, so that it may still NACK what is almost as large.
-const maxRegexProgram = 32768
-
-// regex checks a regular expression of RE2.
-func (k *checker) regex(at *path, text string) {
-	switch size, err := regexSize(text); {
-	case text == "":
-		k.errorf(at, "must not be empty")
-	case len(text) > maxRegex:
-		k.errorf(at, "must be at most %d bytes long", maxRegex)
-	case err != nil:
-		k.errorf(at, "is no RE2 regular expression: %s", strings.TrimPrefix(err.Error(), "error parsing regexp: "))
-	case size > maxRegexProgram:
-		k.errorf(at, "is too large for Envoy: its repetitions make a program of %d instructions, and at most %d are allowed", size, maxRegexProgram)
-	}
-}
-
-// regexSize returns the number of instructions of a regular expression.
-func regexSize(text string) (int, error) {
-	parsed, err := syntax.Parse(text, syntax.Perl)
-	if err != nil {
-		return 0, err
-	}
-	program, err := syntax.Compile(parsed.Simplify())
-	if err != nil {
-		return 0, err
-	}
-	return len(program.Inst), nil
 }
 
 // labels checks labels of workloads.

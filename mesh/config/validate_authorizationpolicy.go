@@ -160,7 +160,8 @@ func (k *checker) ipBlocks(at *path, values []string) {
 		if value == "" {
 			continue
 		}
-		if _, err := netip.ParsePrefix(value); err != nil && !isIP(value) {
+		_, problem := netip.ParseAddr(value) // which may have a zone
+		if _, err := netip.ParsePrefix(value); err != nil && problem != nil {
 			k.errorf(at.at(i), "%.100q is no IP address and no prefix, such as 10.0.0.0/8", value)
 		} else if _, zone, found := strings.Cut(value, "%"); found {
 			k.warnf(ComparedAsWritten, at.at(i), "%.100q: Envoy does not compare zones: the address is taken on every interface, and not only on %.50q", value, zone)

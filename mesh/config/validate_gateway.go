@@ -1,6 +1,9 @@
 package config
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
+	"regexp"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -110,7 +113,7 @@ func (k *checker) serverPort(at *path, port *networking.Port, bind string) {
 	default:
 		k.port(at.fields("port.number"), int64(port.Number))
 		if bind != "" {
-			k.report(at.field("bind"), bind, ipProblem(bind))
+			k.report(at.field("bind"), bind, bindProblem(bind))
 		}
 	}
 	if protocolOf(port.Protocol) == protocolUnknown {
@@ -244,4 +247,16 @@ func (k *checker) tlsLists(at *path, tls *networking.ServerTLSSettings) {
 			seen[element] = true
 		}
 	}
+	for i, pin := range tls.VerifyCertificateSpki {
+		if sum, err := base64.StdEncoding.DecodeString(pin); pin != "" && (err != nil || len(sum) != sha256.Size) {
+			k.errorf(at.field("verifyCertificateSpki").at(i), "%q is no SHA-256 sum in base64 (44 characters): openssl x509 -in CERT -noout -pubkey | openssl pkey -pubin -outform DER | openssl dgst -sha256 -binary | openssl enc -base64", pin)
+		}
+	}
+	for i, pin := range tls.VerifyCertificateHash {
+		if pin != "" && !certificateHash.MatchString(pin) {
+			k.errorf(at.field("verifyCertificateHash").at(i), "%q is no SHA-256 sum in hexadecimal digits (64, or 32 pairs with colons between them): openssl x509 -in CERT -noout -fingerprint -sha256", pin)
+		}
+	}
 }
+
+var certificateHash = regexp.MustCompile(`^(?:[0-9a-fA-F]{64}|[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){31})$`)

@@ -104,6 +104,16 @@ func (k *checker) mirrorFilter(at *path, m *gatewayv1.HTTPRequestMirrorFilter) {
 	}
 }
 
+// twice tells of a name that is there twice: as it is written, which the schema does not allow, or in another case, of which the first counts.
+func (k *checker) twice(at *path, name string, exact, folded bool) {
+	switch {
+	case exact:
+		k.errorf(at, "%q is there twice", name)
+	case folded:
+		k.warnf(Repeated, at, "%q is there twice: the first one counts", name)
+	}
+}
+
 // headerFilter checks changes of headers; nil for none.
 func (k *checker) headerFilter(at *path, f *gatewayv1.HTTPHeaderFilter) {
 	if f == nil {
@@ -115,17 +125,16 @@ func (k *checker) headerFilter(at *path, f *gatewayv1.HTTPHeaderFilter) {
 	}{{"set", f.Set}, {"add", f.Add}} {
 		k.atMost(at.field(list.field), len(list.of), maxFilters)
 		names := make(map[string]bool)
+		exact := make(map[gatewayv1.HTTPHeaderName]bool)
 		for i, h := range list.of {
 			at, name := at.field(list.field).at(i), strings.ToLower(string(h.Name))
 			k.report(at.field("name"), string(h.Name), headerNameProblem(string(h.Name)))
-			k.report(at.field("value"), h.Value, headerValueProblem(h.Value))
+			k.report(at.field("value"), h.Value, controlProblem(h.Value))
 			if h.Value == "" {
 				k.errorf(at.field("value"), "it is missing")
 			}
-			if names[name] {
-				k.errorf(at.field("name"), "%q is there twice", h.Name)
-			}
-			names[name] = true
+			k.twice(at.field("name"), string(h.Name), exact[h.Name], names[name])
+			exact[h.Name], names[name] = true, true
 		}
 	}
 	k.atMost(at.field("remove"), len(f.Remove), maxFilters)
@@ -150,6 +159,8 @@ func (k *checker) pathModifier(at *path, m *gatewayv1.HTTPPathModifier, matches 
 		k.errorf(at.field("replaceFullPath"), "must be there if the type is ReplaceFullPath, and only then")
 	case prefix != (m.ReplacePrefixMatch != nil):
 		k.errorf(at.field("replacePrefixMatch"), "must be there if the type is ReplacePrefixMatch, and only then")
+	case strings.ContainsAny(deref(m.ReplaceFullPath, "")+deref(m.ReplacePrefixMatch, ""), "\x00\r\n"):
+		k.errorf(at, "must not have line breaks and zeros")
 	case prefix && !(len(matches) == 0 || len(matches) == 1 && isPrefix(matches[0].Path)):
 		k.errorf(at.field("replacePrefixMatch"), "needs a rule with exactly one match, whose path is a PathPrefix")
 	}

@@ -99,10 +99,8 @@ func (k *checker) routeMatch(at *path, m *gatewayv1.HTTPRouteMatch) {
 // valueMatch checks a match of a header or of a query parameter.
 func (k *checker) valueMatch(at *path, name, kind, value string, names map[string]bool, fold func(string) string) {
 	k.report(at.field("name"), name, headerNameProblem(name))
-	if names[fold(name)] {
-		k.errorf(at.field("name"), "%q is there twice", name)
-	}
-	names[fold(name)] = true
+	k.twice(at.field("name"), name, names["="+name], names[fold(name)])
+	names["="+name], names[fold(name)] = true, true
 	switch kind {
 	case string(gatewayv1.HeaderMatchExact):
 		if value == "" {

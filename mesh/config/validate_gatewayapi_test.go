@@ -60,14 +60,14 @@ func TestDocumentsOfTheGatewayAPIAreChecked(t *testing.T) {
 			"spec.rules[0].matches[5].path.type: must be Exact, PathPrefix or RegularExpression", `spec.rules[0].matches[6].path.value: must not have "%2f": no request has such a path`}},
 		{"headers, queries and methods", route("{matches: [{method: FETCH, headers: [{name: 'a b', value: x}, {name: X, value: ''}, {name: x, type: Prefix, value: z}], queryParams: [{name: q, value: x}, {name: q, value: z}]}]}"), []string{
 			`spec.rules[0].matches[0].headers[0].name: "a b" is no name of a header`, "spec.rules[0].matches[0].headers[1].value: it is missing",
-			`spec.rules[0].matches[0].headers[2].name: "x" is there twice`, "spec.rules[0].matches[0].headers[2].type: must be Exact or RegularExpression",
+			`spec.rules[0].matches[0].headers[2].name: warning: "x" is there twice: the first one counts [HM0103]`, "spec.rules[0].matches[0].headers[2].type: must be Exact or RegularExpression",
 			`spec.rules[0].matches[0].method: "FETCH" is no method that can be matched`, `spec.rules[0].matches[0].queryParams[1].name: "q" is there twice`}},
 		{"unions of filters", route("{filters: [{type: RequestRedirect}, {type: CORS, urlRewrite: {hostname: a.test}}, {type: Other}, {type: URLRewrite, urlRewrite: {path: {type: ReplaceFullPath, replacePrefixMatch: /}}}]}"), []string{
 			"spec.rules[0].filters: must not have both a RequestRedirect and a URLRewrite", "spec.rules[0].filters[0].requestRedirect: it is missing: the type is RequestRedirect",
 			"spec.rules[0].filters[1].cors: it is missing: the type is CORS", "spec.rules[0].filters[1].urlRewrite: the type is CORS", `spec.rules[0].filters[2].type: "Other" is no type of a filter`,
 			"spec.rules[0].filters[3].urlRewrite.path.replaceFullPath: must be there if the type is ReplaceFullPath, and only then"}},
 		{"filters", route("{filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: a, value: b}, {name: A, value: c}], remove: ['x y', z, Z, z]}}, {type: RequestHeaderModifier, requestHeaderModifier: {}}, {type: RequestMirror, requestMirror: {backendRef: {name: a, port: 80}, percent: 101, fraction: {numerator: 3, denominator: 2}}}, {type: CORS, cors: {allowOrigins: ['*', a.test], maxAge: -1}}]}"), []string{
-			`spec.rules[0].filters[0].requestHeaderModifier.remove[0]: "x y" is no name of a header`, `spec.rules[0].filters[0].requestHeaderModifier.remove[3]: "z" is there twice`, `spec.rules[0].filters[0].requestHeaderModifier.set[1].name: "A" is there twice`,
+			`spec.rules[0].filters[0].requestHeaderModifier.remove[0]: "x y" is no name of a header`, `spec.rules[0].filters[0].requestHeaderModifier.remove[3]: "z" is there twice`, `spec.rules[0].filters[0].requestHeaderModifier.set[1].name: warning: "A" is there twice: the first one counts [HM0103]`,
 			"spec.rules[0].filters[1].type: there can be only one RequestHeaderModifier", "spec.rules[0].filters[2].requestMirror.fraction: there is a percent too: write one of them",
 			"spec.rules[0].filters[2].requestMirror.fraction.numerator: must be from 0 to the denominator, 2, and is 3", "spec.rules[0].filters[2].requestMirror.percent: must be from 0 to 100, and is 101",
 			`spec.rules[0].filters[3].cors.allowOrigins: "*" must be the only element`, `spec.rules[0].filters[3].cors.allowOrigins[1]: "a.test" is no origin as in https://example.com, and not "*"`,

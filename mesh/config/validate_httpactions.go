@@ -3,6 +3,7 @@ package config
 import (
 	"net/http"
 	"slices"
+	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
 )
@@ -67,6 +68,9 @@ func (k *checker) rewrite(at *path, route *networking.HTTPRoute) {
 		k.regex(at.fields("uriRegexRewrite.match"), regex.Match)
 		if regex.Rewrite == "" {
 			k.errorf(at.fields("uriRegexRewrite.rewrite"), "must not be empty")
+		}
+		if strings.ContainsAny(regex.Rewrite, "\x00\r\n") {
+			k.errorf(at.fields("uriRegexRewrite.rewrite"), "must not have line breaks and zeros")
 		}
 	}
 }

@@ -70,6 +70,9 @@ func (k *checker) httpActions(at *path, route *networking.HTTPRoute, delegate bo
 	}
 }
 
+// maxQueryParameter is the length of the longest name of a query parameter that Envoy compares.
+const maxQueryParameter = 1024
+
 // httpMatch checks a match of requests.
 func (k *checker) httpMatch(at *path, match *networking.HTTPMatchRequest, gateway bool) {
 	if match.GetUri().GetRegex() != "" || isEmptyRegex(match.GetUri()) {
@@ -79,6 +82,9 @@ func (k *checker) httpMatch(at *path, match *networking.HTTPMatchRequest, gatewa
 	k.stringMatch(at.field("method"), match.GetMethod())
 	k.stringMatch(at.field("authority"), match.GetAuthority())
 	for _, name := range sortedKeys(match.GetQueryParams()) {
+		if name == "" || len(name) > maxQueryParameter {
+			k.errorf(at.field("queryParams"), "the name of a parameter must have 1 to %d characters", maxQueryParameter)
+		}
 		k.stringMatch(at.field("queryParams").field(name), match.QueryParams[name])
 	}
 	k.headerMatches(at.field("headers"), match.GetHeaders(), gateway, false)

@@ -193,8 +193,11 @@ func (k *checker) ingressPath(at *path, rule *networkingv1.HTTPIngressPath) {
 	} else {
 		switch *rule.PathType {
 		case networkingv1.PathTypeExact, networkingv1.PathTypePrefix:
-			if !strings.HasPrefix(rule.Path, "/") {
+			switch {
+			case !strings.HasPrefix(rule.Path, "/"):
 				k.errorf(at.field("path"), `must begin with "/"`)
+			case strings.ContainsAny(rule.Path, "?#"):
+				k.errorf(at.field("path"), `must not have "?" and "#", which are not part of a path`)
 			}
 		case networkingv1.PathTypeImplementationSpecific:
 		default:

@@ -53,6 +53,9 @@ func (k *checker) consistentHash(at *path, hash *networking.LoadBalancerSettings
 	if header, ok := hash.HashKey.(*networking.LoadBalancerSettings_ConsistentHashLB_HttpHeaderName); ok {
 		k.report(at.field("httpHeaderName"), header.HttpHeaderName, headerNameProblem(header.HttpHeaderName))
 	}
+	if parameter, ok := hash.HashKey.(*networking.LoadBalancerSettings_ConsistentHashLB_HttpQueryParameterName); ok && parameter.HttpQueryParameterName == "" {
+		k.errorf(at.field("httpQueryParameterName"), "must not be empty")
+	}
 	if cookie := hash.GetHttpCookie(); cookie != nil {
 		at := at.field("httpCookie")
 		if cookie.Name == "" {

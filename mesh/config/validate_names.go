@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
 	pathpkg "path"
 	"regexp"
@@ -42,9 +43,10 @@ func isLabelValue(value string) bool {
 	return value == "" || len(value) <= maxLabel && qualifiedName.MatchString(value)
 }
 
+// isIP reports whether a text is an IP address. One with a zone means something else on each machine, and Envoy takes none.
 func isIP(text string) bool {
-	_, err := netip.ParseAddr(text)
-	return err == nil
+	a, err := netip.ParseAddr(text)
+	return err == nil && a.Zone() == ""
 }
 
 // hostProblem returns why a text is no DNS name, "" if it is one. A trailing dot is accepted.
@@ -114,9 +116,23 @@ func ipProblem(text string) string {
 	return ""
 }
 
+// bindProblem returns why nobody can listen at a text.
+func bindProblem(text string) string {
+	if a, err := netip.ParseAddr(text); err == nil && a.Is4In6() {
+		return "is an address of IPv4 in the form of IPv6, at which Envoy cannot listen: write " + a.Unmap().String()
+	}
+	return ipProblem(text)
+}
+
+// maxUnixPath is the length of the longest path of a socket that Linux and Envoy take, in bytes.
+const maxUnixPath = 107
+
 // unixProblem returns why the text after "unix://" is no path of a socket. One that begins with "@" is
 // in Linux's abstract namespace.
 func unixProblem(text string) string {
+	if len(text) > maxUnixPath {
+		return fmt.Sprintf("is longer than %d bytes", maxUnixPath)
+	}
 	if strings.HasPrefix(text, "@") {
 		return ""
 	}
@@ -134,45 +150,20 @@ func headerNameProblem(name string) string {
 	return ""
 }
 
-// headerValueProblem returns why a text is no value for Envoy: it has control characters, or a "%"
-// that neither begins nor ends a variable such as %REQ(name)% and is not doubled.
+// headerValueProblem returns why a text is no value for Envoy: it has control characters, or is no format.
 func headerValueProblem(value string) string {
+	if problem := controlProblem(value); problem != "" {
+		return problem
+	}
+	return formatProblem(value)
+}
+
+// controlProblem returns why a text cannot be a value in HTTP.
+func controlProblem(value string) string {
 	for _, c := range []byte(value) {
 		if c < ' ' && c != '\t' || c == 0x7f {
 			return "has a control character"
 		}
 	}
-	for rest := value; ; {
-		_, after, found := strings.Cut(rest, "%")
-		if !found {
-			return ""
-		}
-		if escaped, ok := strings.CutPrefix(after, "%"); ok {
-			rest = escaped
-			continue
-		}
-		end := variableEnd(after)
-		if end < 0 {
-			return `has a "%" that begins no variable: write "%%"`
-		}
-		rest = after[end:]
-	}
-}
-
-// variableEnd returns where a variable ends, after its last "%"; -1 if it does not end. In
-// parentheses a "%" has no meaning.
-func variableEnd(text string) int {
-	for i := 0; i < len(text); i++ {
-		switch text[i] {
-		case '%':
-			return i + 1
-		case '(':
-			end := strings.Index(text[i:], ")")
-			if end < 0 {
-				return -1
-			}
-			i += end
-		}
-	}
-	return -1
+	return ""
 }

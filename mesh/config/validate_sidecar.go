@@ -43,7 +43,7 @@ func (k *checker) ingress(at *path, ingress *networking.IstioIngressListener) {
 	k.sidecarPort(at.field("port"), ingress.Port)
 	k.port(at.fields("port.number"), int64(ingress.Port.Number))
 	if ingress.Bind != "" {
-		k.report(at.field("bind"), ingress.Bind, ipProblem(ingress.Bind))
+		k.report(at.field("bind"), ingress.Bind, bindProblem(ingress.Bind))
 	}
 	k.defaultEndpoint(at.field("defaultEndpoint"), ingress.DefaultEndpoint)
 	k.connectionPool(at.field("connectionPool"), ingress.ConnectionPool)
@@ -132,7 +132,7 @@ func (k *checker) egresses(at *path, egresses []*networking.IstioEgressListener)
 			k.sidecarPort(at.field("port"), port)
 			k.port(at.fields("port.number"), int64(port.Number))
 			if egress.Bind != "" {
-				k.report(at.field("bind"), egress.Bind, ipProblem(egress.Bind))
+				k.report(at.field("bind"), egress.Bind, bindProblem(egress.Bind))
 			}
 		}
 		k.egressHosts(at.field("hosts"), egress.GetHosts())

@@ -78,7 +78,7 @@ func (k *checker) addedHeaders(at *path, headers []*headerToAdd) {
 
 // format checks a format of Envoy; "" is none.
 func (k *checker) format(at *path, text string) {
-	if problem := formatProblem(text); problem != "" {
+	if problem := logFormatProblem(text); problem != "" {
 		k.errorf(at, "%.80q %s", text, problem)
 	}
 }

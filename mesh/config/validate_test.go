@@ -108,7 +108,7 @@ func TestActionsOfRoutesAreValidated(t *testing.T) {
 	validateRows(t, VirtualService, []row{
 		{"headers", route("  headers: {request: {set: {':path': a, host: b, x: '%y'}, remove: [host]}, response: {add: {host: c, 'b d': \"\\x01\"}}}"), []string{
 			`spec.http[0].headers.request.set.:path: ":path" is no header, and cannot be changed`,
-			`spec.http[0].headers.request.set.x: "%y" has a "%" that begins no variable: write "%%"`,
+			`spec.http[0].headers.request.set.x: "%y" is no format: "%y" is no command, such as %PROTOCOL% or %REQ(X-REQUEST-ID)%; write %% for a percent sign`,
 			"spec.http[0].headers.request.remove[0]: the Host header can only be set or added, in requests",
 			`spec.http[0].headers.response.add.b d: "b d" is no name of a header`,
 			`spec.http[0].headers.response.add.b d: "\x01" has a control character`,

@@ -138,6 +138,10 @@ func (k *checker) sniHost(at *path, host string, spec *networking.VirtualService
 			k.report(at, host, problem)
 			return
 		}
+		if problem := partialWildcardProblem(host); problem != "" {
+			k.report(at, host, problem)
+			return
+		}
 	}
 	for _, of := range spec.Hosts {
 		if hostWithin(host, of) {

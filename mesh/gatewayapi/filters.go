@@ -1,6 +1,7 @@
 package gatewayapi
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,6 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/holdfast-xds/holdfast/mesh/config"
 )
 
 // The defaults that the schema of the Gateway API has for fields that are not set.
@@ -37,7 +40,7 @@ func headerOperations(f *gatewayv1.HTTPHeaderFilter) *networking.Headers_HeaderO
 		out := make(map[string]string, len(list))
 		for _, h := range list {
 			if name := strings.ToLower(string(h.Name)); out[name] == "" {
-				out[name] = h.Value
+				out[name] = headerValue(h.Value)
 			}
 		}
 		return out
@@ -49,6 +52,15 @@ func headerOperations(f *gatewayv1.HTTPHeaderFilter) *networking.Headers_HeaderO
 		}
 	}
 	return &networking.Headers_HeaderOperations{Set: byName(f.Set), Add: byName(f.Add), Remove: remove}
+}
+
+// headerValue returns a value as Envoy's formats have it. Those are no part of the Gateway API, but known from Istio: a text that is none is
+// taken as it is.
+func headerValue(text string) string {
+	if config.IsFormat(text) {
+		return text
+	}
+	return strings.ReplaceAll(text, "%", "%%")
 }
 
 // redirect returns a redirect. Without a port it is that of the scheme, if there is one, or else that of the listener.
@@ -66,7 +78,10 @@ func redirect(f *gatewayv1.HTTPRequestRedirectFilter) *networking.HTTPRedirect {
 		out.RedirectPort = &networking.HTTPRedirect_DerivePort{DerivePort: networking.HTTPRedirect_FROM_REQUEST_PORT}
 	}
 	if f.Path != nil {
-		out.Uri, out.PrefixRewrite = or(f.Path.ReplaceFullPath, ""), or(f.Path.ReplacePrefixMatch, "")
+		out.Uri = or(f.Path.ReplaceFullPath, "")
+		if f.Path.ReplacePrefixMatch != nil {
+			out.PrefixRewrite = cmp.Or(strings.TrimSuffix(*f.Path.ReplacePrefixMatch, "/"), "/")
+		}
 	}
 	return out
 }
@@ -81,7 +96,7 @@ func rewrite(f *gatewayv1.HTTPURLRewriteFilter) *networking.HTTPRewrite {
 				out.Uri = "/"
 			}
 		case f.Path.ReplaceFullPath != nil:
-			out.UriRegexRewrite = &networking.RegexRewrite{Match: "/.*", Rewrite: *f.Path.ReplaceFullPath}
+			out.UriRegexRewrite = &networking.RegexRewrite{Match: "/.*", Rewrite: strings.ReplaceAll(*f.Path.ReplaceFullPath, `\`, `\\`)}
 		}
 	}
 	if out.Uri == "" && out.UriRegexRewrite == nil && out.Authority == "" {

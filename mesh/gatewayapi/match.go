@@ -49,7 +49,9 @@ func httpMatch(m *gatewayv1.HTTPRouteMatch) *networking.HTTPMatchRequest {
 		if out.Headers == nil {
 			out.Headers = make(map[string]*networking.StringMatch)
 		}
-		out.Headers[string(h.Name)] = valueMatch(string(or(h.Type, "")), h.Value)
+		if name := strings.ToLower(string(h.Name)); out.Headers[name] == nil { // of equivalent names the first counts
+			out.Headers[name] = valueMatch(string(or(h.Type, "")), h.Value)
+		}
 	}
 	for _, q := range m.QueryParams {
 		if out.QueryParams == nil {
@@ -70,7 +72,9 @@ func grpcMatch(m *gatewayv1.GRPCRouteMatch) *networking.HTTPMatchRequest {
 		if out.Headers == nil {
 			out.Headers = make(map[string]*networking.StringMatch)
 		}
-		out.Headers[string(h.Name)] = valueMatch(string(or(h.Type, "")), h.Value)
+		if name := strings.ToLower(string(h.Name)); out.Headers[name] == nil { // of equivalent names the first counts
+			out.Headers[name] = valueMatch(string(or(h.Type, "")), h.Value)
+		}
 	}
 	if m.Method == nil {
 		return out

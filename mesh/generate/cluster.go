@@ -138,6 +138,9 @@ func (g *Generator) setDiscovery(c *outboundCluster) bool {
 		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: ads(), ServiceName: c.Name}
 	case clusterv3.Cluster_ORIGINAL_DST:
 		c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
+		if c.port.TargetPort != 0 { // istio#49450
+			c.LbConfig = &clusterv3.Cluster_OriginalDstLbConfig_{OriginalDstLbConfig: &clusterv3.Cluster_OriginalDstLbConfig{UpstreamPortOverride: u32(c.port.TargetPort)}}
+		}
 	case clusterv3.Cluster_STRICT_DNS, clusterv3.Cluster_LOGICAL_DNS:
 		c.LoadAssignment = g.assignment(c)
 		if len(c.LoadAssignment.Endpoints) == 0 {

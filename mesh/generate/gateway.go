@@ -2,6 +2,7 @@ package generate
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,22 +96,45 @@ func (b *gatewayBuilder) ports() (ports []*gatewayPort) {
 		for _, server := range gw.Gateway.GetServers() {
 			number := server.GetPort().GetNumber()
 			for _, target := range gw.Ports(b.view, number) {
-				if b.view.Unprivileged() && target < firstUnprivileged {
+				bind := b.bindOf(server)
+				if b.view.Unprivileged() && target < firstUnprivileged || bind == "" && b.view.HasPort(target) {
 					continue
 				}
-				i := slices.IndexFunc(ports, func(p *gatewayPort) bool {
-					return p.bind == server.GetBind() && p.number == number && p.target == target
-				})
+				i := slices.IndexFunc(ports, func(p *gatewayPort) bool { return p.bind == bind && p.number == number && p.target == target })
 				if i < 0 {
+					if slices.ContainsFunc(ports, func(p *gatewayPort) bool { return p.target == target && p.excludes(bind, gw.Namespace) }) {
+						continue
+					}
 					i = len(ports)
-					shared := slices.ContainsFunc(ports, func(p *gatewayPort) bool { return p.bind == server.GetBind() && p.number == number })
-					ports = append(ports, &gatewayPort{bind: server.GetBind(), number: number, target: target, shared: shared})
+					shared := slices.ContainsFunc(ports, func(p *gatewayPort) bool { return p.bind == bind && p.number == number })
+					ports = append(ports, &gatewayPort{bind: bind, number: number, target: target, shared: shared})
 				}
 				ports[i].servers = append(ports[i].servers, gatewayServer{server, gw, service.ParseProtocol(server.GetPort().GetProtocol())})
 			}
 		}
 	}
 	return ports
+}
+
+// bindOf returns the address of a server; "" for all addresses, however that is written.
+func (b *gatewayBuilder) bindOf(server *networking.Server) string {
+	if all := wildcards(b.view.Families()); len(all) == 1 && server.GetBind() == all[0] {
+		return ""
+	}
+	return server.GetBind()
+}
+
+// excludes reports whether a younger Gateway may not listen at an address, because an older one has the port there: at the same address for
+// another port of the Service, or at all addresses. (The kernel prefers a listener of a single address.) Those of one namespace have one author.
+func (p *gatewayPort) excludes(bind, namespace string) bool {
+	if p.bind == bind {
+		return true // they would have one name
+	}
+	all := func(bind string) bool {
+		a, err := netip.ParseAddr(bind)
+		return bind == "" || err == nil && a.IsUnspecified()
+	}
+	return all(p.bind) && (all(bind) || slices.ContainsFunc(p.servers, func(s gatewayServer) bool { return s.of.Namespace != namespace }))
 }
 
 // endsTLS reports whether the gateway ends the TLS of connections to a server.
@@ -348,15 +372,16 @@ func (b *gatewayBuilder) addRoutes(name string, port *gatewayPort, servers []gat
 				}
 				vh := hostFor(host)
 				vh.Routes = append(vh.Routes, routes...)
-				if s.GetTls().GetHttpsRedirect() {
+				if s.GetTls().GetHttpsRedirect() && isOldest(servers, s, host) {
 					vh.RequireTls = routev3.VirtualHost_ALL
 				}
 			}
 		}
 		if s.GetTls().GetHttpsRedirect() {
 			for _, text := range s.GetHosts() {
-				_, host := splitHost(text)
-				hostFor(host).RequireTls = routev3.VirtualHost_ALL
+				if _, host := splitHost(text); isOldest(servers, s, host) {
+					hostFor(host).RequireTls = routev3.VirtualHost_ALL
+				}
 			}
 		}
 	}
@@ -370,6 +395,18 @@ func (b *gatewayBuilder) addRoutes(name string, port *gatewayPort, servers []gat
 	}
 	// Istio names the routes of HTTP by the port on which the proxy listens.
 	out.addAs(xds.RouteType, name, strings.Replace(name, "http."+strconv.Itoa(int(port.number)), "http."+strconv.Itoa(int(port.target)), 1), routeConfiguration(name, order))
+}
+
+// isOldest reports whether no older Gateway has a server with a host: whoever has it says whether requests in plaintext are redirected.
+func isOldest(servers []gatewayServer, of gatewayServer, host service.Hostname) bool {
+	for _, s := range servers {
+		for _, text := range s.GetHosts() {
+			if _, has := splitHost(text); host.SubsetOf(has) {
+				return s.of == of.of
+			}
+		}
+	}
+	return true
 }
 
 func last(r *routev3.Route) int {

@@ -22,10 +22,13 @@ func asGatewayAPI(out *routev3.Route, in *networking.HTTPRoute) {
 	action.ClusterNotFoundResponseCode = routev3.RouteAction_INTERNAL_SERVER_ERROR
 	if in.GetRewrite().GetUri() == "/" {
 		action.PrefixRewrite = ""
-		action.RegexRewrite = &matcherv3.RegexMatchAndSubstitute{
-			Pattern: regex("^" + regexp.QuoteMeta(out.GetMatch().GetPathSeparatedPrefix()) + "(/?)(.*)"), Substitution: `/\2`,
-		}
+		action.RegexRewrite = withoutPrefix(out.GetMatch().GetPathSeparatedPrefix())
 	}
+}
+
+// withoutPrefix takes a prefix of whole segments from a path.
+func withoutPrefix(prefix string) *matcherv3.RegexMatchAndSubstitute {
+	return &matcherv3.RegexMatchAndSubstitute{Pattern: regex("^" + regexp.QuoteMeta(prefix) + "(/?)(.*)"), Substitution: `/\2`}
 }
 
 // isPolicyRoots reports whether a credential is one of a BackendTLSPolicy.

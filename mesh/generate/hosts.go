@@ -3,6 +3,7 @@ package generate
 import (
 	"cmp"
 	"math"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,12 +23,13 @@ const maxDirectResponse = 1 << 20
 // with one domain: the first has it.
 type hosts struct {
 	routing
-	scope   *push.Scope
-	egress  *push.Egress
-	out     []*routev3.VirtualHost
-	names   map[string]bool
-	domains map[string]bool
-	full    map[service.Hostname]bool // the full names of services, which no short name may take
+	scope     *push.Scope
+	egress    *push.Egress
+	out       []*routev3.VirtualHost
+	names     map[string]bool
+	domains   map[string]bool
+	full      map[service.Hostname]*service.Service // by their full names, which no short name may take
+	addressed map[string]*service.Service           // by their virtual addresses; nil before it is asked for
 	// anyProtocol says that ports are taken whatever their protocol is.
 	anyProtocol bool
 	// inPieces says that what virtual hosts of services have in common is encoded already: it is among their unknown fields.
@@ -92,7 +94,7 @@ func httpPorts(services []*service.Service) (ports []uint32) {
 func (g *Generator) newHosts(v *proxy.View, scope *push.Scope, e *push.Egress, port uint32) *hosts {
 	return &hosts{
 		routing: routing{Generator: g, view: v, gateways: []string{push.MeshGateway}, port: port, lookup: scope.Service},
-		scope:   scope, egress: e, names: make(map[string]bool), domains: make(map[string]bool), full: make(map[service.Hostname]bool),
+		scope:   scope, egress: e, names: make(map[string]bool), domains: make(map[string]bool), full: make(map[service.Hostname]*service.Service),
 		aliases: make(map[service.Hostname][]*service.Service),
 	}
 }
@@ -155,7 +157,7 @@ func (h *hosts) addAll() {
 	byName := make(map[service.Hostname]*service.Service, len(services))
 	for _, svc := range services {
 		byName[svc.Hostname] = svc
-		h.full[svc.Hostname] = true
+		h.full[svc.Hostname] = svc
 		if svc.Resolution == service.Alias {
 			h.aliases[svc.ExternalName] = append(h.aliases[svc.ExternalName], svc)
 		}
@@ -175,6 +177,64 @@ func (h *hosts) addAll() {
 			}
 		}
 	}
+}
+
+// aliasOf returns the service of which a host, which may have a dot at the end, is another name: a short name by which the proxy's workload means
+// a Service of Kubernetes, one of a single endpoint of a headless Service, or an address. It is nil for other hosts.
+func (h *hosts) aliasOf(host string) *service.Service {
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return h.addressee(host)
+	}
+	own, suffix, ok := strings.Cut(h.view.DNSDomain(), ".svc.")
+	if !ok || strings.HasPrefix(host, "*") {
+		return nil
+	}
+	kubernetes := func(host string) *service.Service {
+		base := strings.TrimSuffix(strings.TrimSuffix(host, "."+suffix), ".svc")
+		switch strings.Count(base, ".") {
+		case 0:
+			base += "." + own
+		case 1:
+		default:
+			return nil
+		}
+		if svc := h.lookup(service.Hostname(base + ".svc." + suffix)); svc != nil && svc.Registry != service.External {
+			return svc
+		}
+		return nil
+	}
+	if svc := kubernetes(host); svc != nil && string(svc.Hostname) != host {
+		return svc
+	}
+	if _, parent, ok := strings.Cut(host, "."); ok {
+		if svc := kubernetes(parent); svc != nil && svc.Headless {
+			return svc
+		}
+	}
+	return nil
+}
+
+// addressee returns the first service that has an address, as it is in a Host header; nil if none has it.
+func (h *hosts) addressee(address string) *service.Service {
+	if h.addressed == nil {
+		h.addressed = make(map[string]*service.Service)
+		for _, svc := range h.egress.Services {
+			for _, at := range singleAddresses(h.view, svc) {
+				if h.addressed[at] == nil {
+					h.addressed[at] = svc
+				}
+			}
+		}
+	}
+	return h.addressed[address]
+}
+
+// isOthers reports whether a name is another service's and not that of a given one. Whoever writes a ServiceEntry takes no name and no address
+// from a service that comes first, but for proxies of his own namespace.
+func (h *hosts) isOthers(name string, svc *service.Service) bool {
+	of := h.aliasOf(name)
+	return of != nil && of != svc && svc.Registry == service.External && (svc.Namespace != h.view.Namespace() || of.Namespace == svc.Namespace)
 }
 
 // addService adds the virtual host of a port of a service that no VirtualService is about.
@@ -267,7 +327,9 @@ func (h *hosts) addVirtual(vs *push.VirtualService, byName map[service.Hostname]
 		}
 	}
 	for _, host := range others {
-		h.add(host, nil, h.port, routes)
+		if of := h.aliasOf(string(host)); of == nil || vs.Namespace == of.Namespace || vs.Namespace == h.view.Namespace() {
+			h.add(host, nil, h.port, routes)
+		}
 	}
 	for _, svc := range services {
 		if taken[svc.Hostname] {
@@ -303,7 +365,10 @@ func (h *hosts) add(name service.Hostname, svc *service.Service, port uint32, ro
 	}
 	var domains []string
 	for _, candidate := range candidates {
-		if candidate != string(name) && h.full[service.Hostname(candidate)] {
+		if full := h.full[service.Hostname(candidate)]; candidate != string(name) && full != nil && !h.isOthers(candidate, full) {
+			continue
+		}
+		if svc != nil && h.isOthers(candidate, svc) {
 			continue
 		}
 		for _, d := range h.withPort(candidate, port) {
@@ -352,12 +417,17 @@ func (h *hosts) domainsOf(svc *service.Service) []string {
 			domains = append(domains, "*."+name)
 		}
 	}
-	for _, address := range virtualAddresses(h.view, svc) {
+	return append(domains, singleAddresses(h.view, svc)...)
+}
+
+// singleAddresses returns the virtual addresses of a service that are no ranges, as they are in a Host header.
+func singleAddresses(v *proxy.View, svc *service.Service) (out []string) {
+	for _, address := range virtualAddresses(v, svc) {
 		if p, err := parsePrefix(address); err == nil && p.IsSingleIP() && !p.Addr().IsUnspecified() {
-			domains = append(domains, bracketed(p.Addr().String()))
+			out = append(out, bracketed(p.Addr().String()))
 		}
 	}
-	return domains
+	return out
 }
 
 // bracketed returns an address as it is in a Host header.

@@ -103,7 +103,7 @@ func (g *Generator) inboundPorts(v *proxy.View, scope *push.Scope) (ports []inbo
 		if in.GetCaptureMode() != networking.CaptureMode_DEFAULT {
 			bound = in.GetCaptureMode() == networking.CaptureMode_NONE
 		}
-		if seen[number] || bound && v.Unprivileged() && number < firstUnprivileged {
+		if seen[number] || bound && v.Unprivileged() && number < firstUnprivileged || captured && g.isCapturePort(number) {
 			continue
 		}
 		seen[number] = true
@@ -131,7 +131,7 @@ func (g *Generator) inboundPorts(v *proxy.View, scope *push.Scope) (ports []inbo
 		return ports
 	}
 	for _, t := range v.Targets() {
-		if !seen[t.TargetPort] && t.Protocol != service.UDP && g.snap.Discovers(t.Service.Namespace) {
+		if !seen[t.TargetPort] && !g.isCapturePort(t.TargetPort) && t.Protocol != service.UDP && g.snap.Discovers(t.Service.Namespace) {
 			seen[t.TargetPort] = true
 			ports = append(ports, inboundPort{
 				number: t.TargetPort, protocol: t.Protocol, target: &t, pool: scope.Sidecar.GetInboundConnectionPool(),
@@ -343,7 +343,7 @@ func (g *Generator) virtualInbound(v *proxy.View, guard *guard, chains []*chain,
 // and which nobody else knows: their connections are passed on, but in this mode.
 func (g *Generator) unknownPortChains(v *proxy.View, guard *guard, known []*chain) (out []*chain) {
 	for _, number := range g.snap.MTLSPorts(v.Namespace(), v.SelectedBy) {
-		if slices.ContainsFunc(known, func(c *chain) bool { return c.port == number }) {
+		if g.isCapturePort(number) || slices.ContainsFunc(known, func(c *chain) bool { return c.port == number }) {
 			continue
 		}
 		own := g.inboundChains(v, inboundPort{number: number, protocol: service.Unsupported, unknown: true, guard: guard})

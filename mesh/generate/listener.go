@@ -53,15 +53,27 @@ func (c *chain) takesTheSame(other *chain) bool {
 		slices.Equal(c.serverNames, other.serverNames) && slices.Equal(c.prefixes, other.prefixes)
 }
 
-// prefixRanges returns the ranges of addresses, each once: documents may have one in several spellings.
-func (c *chain) prefixRanges() (out []*corev3.CidrRange) {
-	seen := make(map[netip.Prefix]bool)
-	for _, text := range slices.Sorted(slices.Values(c.prefixes)) {
-		prefix, err := parsePrefix(text)
-		if err == nil && !prefix.Addr().IsUnspecified() && !seen[prefix] {
-			seen[prefix] = true
-			out = append(out, &corev3.CidrRange{AddressPrefix: prefix.Addr().String(), PrefixLen: u32(uint32(prefix.Bits()))})
+// ranges returns the ranges of addresses, each once and in order: documents may have one in several spellings. None is every address.
+func (c *chain) ranges() (out []netip.Prefix) {
+	for _, text := range c.prefixes {
+		switch prefix, err := parsePrefix(text); {
+		case err != nil || isNoAddress(prefix):
+		case prefix.Bits() == 0:
+			return nil
+		case !slices.Contains(out, prefix):
+			out = append(out, prefix)
 		}
+	}
+	slices.SortFunc(out, func(a, b netip.Prefix) int { return strings.Compare(a.String(), b.String()) })
+	return out
+}
+
+// isNoAddress reports whether a prefix is 0.0.0.0 or ::, which nobody has.
+func isNoAddress(p netip.Prefix) bool { return p.IsSingleIP() && p.Addr().IsUnspecified() }
+
+func (c *chain) prefixRanges() (out []*corev3.CidrRange) {
+	for _, p := range c.ranges() {
+		out = append(out, &corev3.CidrRange{AddressPrefix: p.Addr().String(), PrefixLen: u32(uint32(p.Bits()))}) //nolint:gosec // at most 128
 	}
 	return out
 }
@@ -108,12 +120,76 @@ type point struct {
 
 // distinct returns the chains with what no chain before them takes: of those that overlap the first has what both ask for, and the others
 // live on with the rest. A chain of which nothing is left is left out.
+//
+// Envoy looks at the address first, and never goes back from the longest range to a wider one: a chain has what it asks for in the ranges of
+// the others within its own, too, unless one has all connections there: an older one or, for a chain that has all of its own, any other.
 func distinct(chains []*chain) (out []*chain) {
 	taken := make(map[point]bool, len(chains))
-	for _, c := range chains {
+	for i, c := range chains {
 		out = append(out, c.besides(taken)...)
+		if c.takesAll() {
+			continue // it has what no other takes, wherever that is
+		}
+		if inner := c.within(chains[:i], chains[i+1:]); inner != nil {
+			out = append(out, inner.besides(taken)...)
+		}
 	}
 	return out
+}
+
+// takesSome reports whether the chain asks for more than addresses and a port.
+func (c *chain) takesSome() bool {
+	return len(c.serverNames) > 0 && !slices.Contains(c.serverNames, "*") || len(c.applications) > 0 || c.transport != ""
+}
+
+// within returns the chain for the ranges of older and younger ones that are within its own; nil if there are none.
+func (c *chain) within(older, younger []*chain) *chain {
+	own := c.ranges()
+	var full, inner []netip.Prefix // full are those of which another one has all connections
+	for i, other := range slices.Concat(older, younger) {
+		if c.port != other.port && other.port != 0 {
+			continue
+		}
+		for _, p := range other.ranges() {
+			wider := func(o netip.Prefix) bool { return o.Bits() < p.Bits() && o.Contains(p.Addr()) }
+			switch {
+			case (i < len(older) || !c.takesSome()) && !other.takesSome():
+				full = append(full, p)
+			case !slices.Contains(own, p) && !slices.Contains(inner, p) && (len(own) == 0 || slices.ContainsFunc(own, wider)):
+				inner = append(inner, p)
+			}
+		}
+	}
+	inner = slices.DeleteFunc(inner, func(p netip.Prefix) bool {
+		if c.takesSome() {
+			return slices.Contains(full, p)
+		}
+		mine := longest(own, p)
+		return slices.ContainsFunc(full, func(o netip.Prefix) bool { return o.Bits() > mine && o.Bits() <= p.Bits() && o.Contains(p.Addr()) })
+	})
+	if len(inner) == 0 {
+		return nil
+	}
+	out := *c
+	out.prefixes = nil
+	for _, p := range inner {
+		out.prefixes = append(out.prefixes, p.String())
+	}
+	if out.name != "" {
+		out.name += "~within"
+	}
+	return &out
+}
+
+// longest returns the length of the longest of some ranges that have another one within; -1 for none.
+func longest(ranges []netip.Prefix, p netip.Prefix) int {
+	bits := -1
+	for _, o := range ranges {
+		if o.Bits() <= p.Bits() && o.Contains(p.Addr()) {
+			bits = max(bits, o.Bits())
+		}
+	}
+	return bits
 }
 
 // besides returns the chain without the points that are taken, and takes the others. What is left of one may be several chains.

@@ -3,6 +3,7 @@ package generate
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -40,6 +41,11 @@ func TestOfChainsThatOverlapTheFirstHasWhatBothAskFor(t *testing.T) {
 		}, []string{"one: [a] [10.1.0.0/16] [] ", "two: [a] [10.2.0.0/16] [] ", "two~1: [b] [10.1.0.0/16 10.2.0.0/16] [] "}},
 		{"an application of several", []*chain{{name: "one", applications: []string{"h2"}}, {name: "two", applications: []string{"h2", "http/1.1"}}, {name: "three"}},
 			[]string{"one: [] [] [h2] ", "two: [] [] [http/1.1] ", "three: [] [] [] "}},
+		{"a range within any address", []*chain{tls("one", "a"), {name: "two", prefixes: []string{"10.0.0.0/8"}}},
+			[]string{"one: [a] [] [] tls", "one~within: [a] [10.0.0.0/8] [] tls", "two: [] [10.0.0.0/8] [] "}},
+		{"a range that an older one has whole", []*chain{{name: "one", prefixes: []string{"10.0.0.0/8"}}, tls("two", "a")}, []string{"one: [] [10.0.0.0/8] [] ", "two: [a] [] [] tls"}},
+		{"a range within a range", []*chain{{name: "one", serverNames: []string{"a"}, prefixes: []string{"10.0.0.0/8"}}, {name: "two", serverNames: []string{"a", "b"}, prefixes: []string{"10.1.0.0/16"}}},
+			[]string{"one: [a] [10.0.0.0/8] [] ", "one~within: [a] [10.1.0.0/16] [] ", "two: [b] [10.1.0.0/16] [] "}},
 		{"ports", []*chain{{name: "one", port: 1}, {name: "two", port: 2}, {name: "three", port: 1}}, []string{"one: [] [] [] ", "two: [] [] [] "}},
 	} {
 		if got := describe(distinct(tc.chains)); !slices.Equal(got, tc.want) {
@@ -50,8 +56,12 @@ func TestOfChainsThatOverlapTheFirstHasWhatBothAskFor(t *testing.T) {
 
 // Envoy rejects a chain that has a range twice, and with it the listener.
 func TestARangeOfAChainIsThereOnce(t *testing.T) {
-	c := &chain{prefixes: []string{"10.1.2.3/16", "10.1.0.0/16", "10.2.3.4", "10.2.3.4/32", "0.0.0.0/0"}}
-	if got := c.match().GetPrefixRanges(); len(got) != 2 {
+	c := &chain{prefixes: []string{"10.1.2.3/16", "10.1.0.0/16", "10.2.3.4", "10.2.3.4/32", "0.0.0.0", "128.0.0.0/1"}}
+	if got := c.match().GetPrefixRanges(); len(got) != 3 {
+		t.Errorf("%v", got)
+	}
+	c.prefixes = append(c.prefixes, "0.0.0.0/0") // with which it takes every address
+	if got := c.match().GetPrefixRanges(); len(got) != 0 {
 		t.Errorf("%v", got)
 	}
 }
@@ -82,8 +92,9 @@ func points(chains []*chain) (of map[point]string, twice bool) {
 	return of, twice
 }
 
-// Whatever the chains are, each point has one owner, which is the first that asks for it.
-func TestEachPointHasTheFirstThatAsksForIt(t *testing.T) {
+// Whatever the chains are, no two take the same. Of a connection with a server name, the owner in Envoy is the first chain that asks for its
+// address and its name; of one whose name nobody asks for, the first that asks for the longest range of addresses.
+func TestEachConnectionHasTheFirstThatAsksForIt(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	some := func(all ...string) (out []string) {
 		for _, one := range all {
@@ -93,21 +104,45 @@ func TestEachPointHasTheFirstThatAsksForIt(t *testing.T) {
 		}
 		return out
 	}
+	addresses := []string{"10.1.1.1", "10.1.2.1", "10.2.0.1", "10.3.0.1"}
 	split := 0
 	for range 20_000 {
 		var chains []*chain
 		for i := range 1 + r.IntN(5) {
-			chains = append(chains, &chain{
-				name: fmt.Sprint("c", i), serverNames: some("a", "b", "*.c"), prefixes: some("10.1.0.0/16", "10.2.0.0/16", "10.1.1.0/24"), applications: some("h2", "http/1.1"),
-				transport: []string{"", "tls"}[r.IntN(2)], port: uint32(r.IntN(2)),
-			})
+			chains = append(chains, &chain{name: fmt.Sprint("c", i), serverNames: some("a", "b"), prefixes: some("10.0.0.0/8", "10.1.0.0/16", "10.2.0.0/16", "10.1.1.0/24")})
 		}
-		before := describe(chains)
-		want, _ := points(chains)
 		made := distinct(chains)
-		got, twice := points(made)
-		if twice || fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Fatalf("%s\nbecame\n%s", strings.Join(before, "\n"), strings.Join(describe(made), "\n"))
+		if _, twice := points(made); twice {
+			t.Fatalf("%s\nbecame\n%s", strings.Join(describe(chains), "\n"), strings.Join(describe(made), "\n"))
+		}
+		for _, address := range addresses {
+			for _, name := range []string{"a", "b", "c"} {
+				want, longest, byName, byRange := "", -1, len(chains), len(chains)
+				for i, c := range chains {
+					switch at := longestRange(c, address); {
+					case at < 0:
+					case slices.Contains(c.serverNames, name):
+						byName = min(byName, i)
+					case len(c.serverNames) == 0:
+						if at > longest {
+							longest, want = at, c.name
+						}
+						if at > 0 {
+							byRange = min(byRange, i)
+						}
+					}
+				}
+				if byRange < byName && byName < len(chains) {
+					continue // the one is about the address, the other about the name
+				}
+				if byName < len(chains) {
+					want = chains[byName].name
+				}
+				got, _, _ := strings.Cut(inEnvoy(made, address, name), "~")
+				if got != want {
+					t.Fatalf("%s %s: %q, want %q\n%s\nbecame\n%s", address, name, got, want, strings.Join(describe(chains), "\n"), strings.Join(describe(made), "\n"))
+				}
+			}
 		}
 		if len(made) > len(chains) {
 			split++
@@ -116,4 +151,47 @@ func TestEachPointHasTheFirstThatAsksForIt(t *testing.T) {
 	if split < 100 {
 		t.Errorf("only %d lists have a chain that was divided", split)
 	}
+}
+
+// longestRange returns the length of the longest range of a chain that has an address; 0 for a chain of any address, and -1 for none.
+func longestRange(c *chain, address string) int {
+	ranges := c.ranges()
+	if len(ranges) == 0 {
+		return 0
+	}
+	longest := -1
+	for _, p := range ranges {
+		if p.Contains(netip.MustParseAddr(address)) {
+			longest = max(longest, p.Bits())
+		}
+	}
+	return longest
+}
+
+// inEnvoy returns the chain that takes a connection: by the longest range of its address, and there by its name, or else by any name.
+func inEnvoy(chains []*chain, address, name string) string {
+	longest := -1
+	for _, c := range chains {
+		longest = max(longest, longestRange(c, address))
+	}
+	found := ""
+	for _, c := range chains {
+		if at := longestRange(c, address); at != longest || at < 0 {
+			continue
+		}
+		if slices.Contains(c.serverNames, name) {
+			return c.name
+		}
+		if len(c.serverNames) == 0 && found == "" {
+			found = c.name
+		}
+	}
+	if found == "" { // the default of the listener
+		for _, c := range chains {
+			if c.takesAll() {
+				return c.name
+			}
+		}
+	}
+	return found
 }

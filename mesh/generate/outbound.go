@@ -38,6 +38,9 @@ type outboundListeners struct {
 	families  proxy.Families
 	captured  bool // the connections come with their original destination
 	listeners map[string]*outboundListener
+	inbound   map[string]bool // the names of addresses at which it listens for its workload
+	// requests are the services that have an address and a port for requests; nil before it is asked for.
+	requests map[string]*service.Service
 }
 
 // outboundListener is a listener that is being made.
@@ -72,7 +75,12 @@ const (
 func (g *Generator) addOutboundListeners(v *proxy.View, scope *push.Scope, out *sink) {
 	ls := &outboundListeners{
 		Generator: g, view: v, scope: scope, lookup: scope.Service, families: v.Families(),
-		captured: v.Capture() != proxy.None, listeners: make(map[string]*outboundListener),
+		captured: v.Capture() != proxy.None, listeners: make(map[string]*outboundListener), inbound: make(map[string]bool),
+	}
+	for _, p := range g.inboundPorts(v, scope) {
+		for _, bind := range p.binds {
+			ls.inbound[listenerName(bind, p.number)] = p.bound
+		}
 	}
 	for _, e := range scope.Egress {
 		ls.addEgress(e)
@@ -121,6 +129,7 @@ func (ls *outboundListeners) addEgress(e *push.Egress) {
 	for _, l := range ls.listeners {
 		l.locked = true
 	}
+	ls.requests = nil
 	for _, svc := range e.Services {
 		for _, port := range svc.Ports {
 			if svc.Resolution == service.Alias && !port.Protocol.IsHTTP() {
@@ -177,7 +186,13 @@ func (ls *outboundListeners) add(e *push.Egress, svc *service.Service, port serv
 	var prefixes []string
 	if len(binds) == 0 {
 		binds, prefixes = ls.addressesOf(svc)
-		if len(binds) == 0 {
+		some := len(binds) > 0
+		binds = slices.DeleteFunc(binds, func(address string) bool { return ls.isOthers(e, svc, address, port.Number) })
+		switch {
+		case len(binds) > 0:
+		case some:
+			return // of each of its addresses an older service has the port
+		default:
 			binds = wildcard
 		}
 	}
@@ -206,13 +221,41 @@ func (ls *outboundListeners) add(e *push.Egress, svc *service.Service, port serv
 	}
 }
 
+// isOthers reports whether a service that comes before another one has its address and a port for requests, whose listener is that of all
+// addresses: one of the address alone would take them.
+func (ls *outboundListeners) isOthers(e *push.Egress, svc *service.Service, address string, port uint32) bool {
+	if svc.Registry != service.External {
+		return false // nobody chooses the address of a Service of Kubernetes twice
+	}
+	if ls.requests == nil {
+		ls.requests = make(map[string]*service.Service)
+		for _, one := range e.Services {
+			for _, p := range one.Ports {
+				if !p.Protocol.IsHTTP() {
+					continue
+				}
+				for _, at := range virtualAddresses(ls.view, one) {
+					if name := listenerName(at, p.Number); ls.requests[name] == nil {
+						ls.requests[name] = one
+					}
+				}
+			}
+		}
+	}
+	of := ls.requests[listenerName(address, port)]
+	if of == nil || of == svc {
+		return false
+	}
+	return slices.Index(e.Services, of) < slices.Index(e.Services, svc)
+}
+
 // addressesOf returns the virtual addresses of a service that the proxy has a family for: those to
 // listen on, or the prefixes to tell connections by.
 func (ls *outboundListeners) addressesOf(svc *service.Service) (binds, prefixes []string) {
 	for _, address := range virtualAddresses(ls.view, svc) {
 		p, err := parsePrefix(address)
 		switch {
-		case err != nil || p.Addr().IsUnspecified():
+		case err != nil || isNoAddress(p) || p.Bits() == 0:
 		case p.Addr().Is4() && ls.families&proxy.IPv4 == 0 || p.Addr().Is6() && ls.families&proxy.IPv6 == 0:
 		case p.IsSingleIP():
 			binds = append(binds, p.Addr().String())
@@ -238,6 +281,7 @@ func (ls *outboundListeners) addListener(binds []string, port uint32, bound bool
 	for _, bind := range binds {
 		l := ls.listeners[listenerName(bind, port)]
 		switch {
+		case ls.isProxys(ls.view, bind, port, ls.captured), ls.inbound[listenerName(bind, port)]:
 		case l == nil:
 			free = append(free, bind)
 		case !merged[l] && !slices.ContainsFunc(l.binds, func(has string) bool { return !slices.Contains(binds, has) }):
@@ -253,6 +297,20 @@ func (ls *outboundListeners) addListener(binds []string, port uint32, bound bool
 		ls.listeners[listenerName(bind, port)] = l
 	}
 	return l
+}
+
+// isProxys reports whether an address is one at which a proxy listens whatever the documents say: for the connections that are redirected to
+// it, and for readiness and metrics. Envoy rejects a second listener there, or the one that comes first is all that it has (istio#41239).
+func (g *Generator) isProxys(v *proxy.View, bind string, port uint32, captured bool) bool {
+	if address, err := netip.ParseAddr(bind); err != nil || !address.IsUnspecified() {
+		return false
+	}
+	return captured && g.isCapturePort(port) || v.HasPort(port)
+}
+
+// isCapturePort reports whether connections are redirected to a port of each sidecar.
+func (g *Generator) isCapturePort(port uint32) bool {
+	return port == uint32(g.snap.Mesh.GetProxyListenPort()) || port == uint32(g.snap.Mesh.GetProxyInboundListenPort()) //nolint:gosec // ports are validated
 }
 
 func copied(chains []*chain) []*chain {

@@ -99,7 +99,11 @@ func (r *routing) route(vs *push.VirtualService, index int, m *networking.HTTPMa
 	out.ResponseHeadersToAdd, out.ResponseHeadersToRemove = headers.responseAdd, headers.responseRemove
 	switch {
 	case in.GetRedirect() != nil:
-		out.Action = &routev3.Route_Redirect{Redirect: r.redirect(in.GetRedirect())}
+		redirect := r.redirect(in.GetRedirect())
+		if prefix := out.GetMatch().GetPathSeparatedPrefix(); vs.GatewayAPI && in.GetRedirect().GetPrefixRewrite() == "/" && prefix != "" {
+			redirect.PathRewriteSpecifier = &routev3.RedirectAction_RegexRewrite{RegexRewrite: withoutPrefix(prefix)}
+		}
+		out.Action = &routev3.Route_Redirect{Redirect: redirect}
 	case in.GetDirectResponse() != nil:
 		out.Action = directResponse(in.GetDirectResponse())
 	case len(in.GetRoute()) > 0:

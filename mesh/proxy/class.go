@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -25,6 +26,7 @@ const (
 	readFamilies  = 'f'
 	readIPs       = 'i'
 	readHTTPProxy = 'h'
+	readStatus    = 'r'
 	readSelects   = 's'
 	readLabel     = 'b'
 	readAgent     = 'a'
@@ -169,6 +171,12 @@ func (v *View) IPs() []netip.Addr {
 func (v *View) HTTPProxyPort() uint32 {
 	v.note(property{what: readHTTPProxy}, func(p *Proxy) string { return strconv.Itoa(int(p.HTTPProxyPort)) })
 	return v.proxy.HTTPProxyPort
+}
+
+// HasPort reports whether the bootstrap of the proxy has a listener for readiness or metrics at a port.
+func (v *View) HasPort(port uint32) bool {
+	v.note(property{what: readStatus}, func(p *Proxy) string { return fmt.Sprint(p.StatusPort, p.StatsPort) })
+	return port == v.proxy.StatusPort || port == v.proxy.StatsPort
 }
 
 // PilotAgent reports whether Istio's agent made the bootstrap of the proxy.

@@ -70,6 +70,8 @@ const (
 	metaProxyConfig    = "PROXY_CONFIG"
 	metaWorkloadName   = "WORKLOAD_NAME"
 	metaAutoRegister   = "AUTO_REGISTER_GROUP"
+	metaStatusPort     = "ENVOY_STATUS_PORT"
+	metaStatsPort      = "ENVOY_PROMETHEUS_PORT"
 )
 
 // DefaultNamespace is the namespace of a node that names none.
@@ -94,6 +96,8 @@ type Proxy struct {
 	Locality    *corev3.Locality
 	// HTTPProxyPort is the port of the HTTP proxy that applications may use; 0 for the mesh's.
 	HTTPProxyPort uint32
+	// StatusPort and StatsPort are those of listeners for readiness and metrics that the bootstrap has; 0 for none.
+	StatusPort, StatsPort uint32
 	// PilotAgent says that Istio's agent made the bootstrap: secrets come from its cluster sds-grpc,
 	// and not over the stream of everything else.
 	PilotAgent bool
@@ -212,12 +216,14 @@ func (p *Proxy) override(meta *structpb.Struct) error {
 	if s := text(meta, metaDNSDomain); s != "" {
 		p.DNSDomain = s
 	}
-	if s := text(meta, metaHTTPProxyPort); s != "" {
-		port, err := strconv.ParseUint(s, 10, 16)
-		if err != nil {
-			return fmt.Errorf("node %q: %s %q is no port", p.Node, metaHTTPProxyPort, s)
+	for key, port := range map[string]*uint32{metaHTTPProxyPort: &p.HTTPProxyPort, metaStatusPort: &p.StatusPort, metaStatsPort: &p.StatsPort} {
+		if s := text(meta, key); s != "" {
+			number, err := strconv.ParseUint(s, 10, 16)
+			if err != nil {
+				return fmt.Errorf("node %q: %s %q is no port", p.Node, key, s)
+			}
+			*port = uint32(number)
 		}
-		p.HTTPProxyPort = uint32(port)
 	}
 	if p.Type != Sidecar && p.Type != Router && p.Type != Ingress {
 		return fmt.Errorf("node %q: the type %q is not sidecar, router or ingress", p.Node, p.Type)

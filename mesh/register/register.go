@@ -79,9 +79,9 @@ type Registrar struct {
 	limits    Limits
 	// crowded are the workloads that are not registered because of Limits.PerAccount, by account.
 	crowded map[account]map[*member]bool
-	path      string // of the file in which they are kept; "" for none
-	changed   chan struct{}
-	shared    *publisher // nil for a replica that shares nothing
+	path    string // of the file in which they are kept; "" for none
+	changed chan struct{}
+	shared  *publisher // nil for a replica that shares nothing
 }
 
 // Limits bounds what those who may register may register as.

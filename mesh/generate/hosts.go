@@ -156,8 +156,10 @@ func (h *hosts) addAll() {
 	services := h.servicesOnPort()
 	byName := make(map[service.Hostname]*service.Service, len(services))
 	for _, svc := range services {
-		byName[svc.Hostname] = svc
-		h.full[svc.Hostname] = svc
+		if !h.isOthers(string(svc.Hostname), svc) {
+			byName[svc.Hostname] = svc
+			h.full[svc.Hostname] = svc
+		}
 		if svc.Resolution == service.Alias {
 			h.aliases[svc.ExternalName] = append(h.aliases[svc.ExternalName], svc)
 		}
@@ -365,7 +367,7 @@ func (h *hosts) add(name service.Hostname, svc *service.Service, port uint32, ro
 	}
 	var domains []string
 	for _, candidate := range candidates {
-		if full := h.full[service.Hostname(candidate)]; candidate != string(name) && full != nil && !h.isOthers(candidate, full) {
+		if candidate != string(name) && h.full[service.Hostname(candidate)] != nil {
 			continue
 		}
 		if svc != nil && h.isOthers(candidate, svc) {

@@ -4,11 +4,15 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"net"
+	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/encoding/prototext"
@@ -18,7 +22,7 @@ import (
 )
 
 // had is what a proxy has of documents, by what asks for it: a cluster by its name, the routes of a host of a route configuration, the
-// filters of each kind of connections to a listener.
+// filters of each kind of connections to a listener, and those of the chain that takes a connection in Envoy.
 func had(t testing.TB, resources []*xds.Resource) map[string]string {
 	t.Helper()
 	out := make(map[string]string)
@@ -34,6 +38,7 @@ func had(t testing.TB, resources []*xds.Resource) map[string]string {
 			t.Fatal(err)
 		}
 	}
+	listeners := make(map[string]*listenerv3.Listener)
 	for _, r := range resources {
 		switch r.Type {
 		case xds.ClusterType:
@@ -51,6 +56,9 @@ func had(t testing.TB, resources []*xds.Resource) map[string]string {
 		case xds.ListenerType:
 			l := &listenerv3.Listener{}
 			unpack(r, l)
+			for _, at := range addresses(l) {
+				listeners[at] = l
+			}
 			if c := l.DefaultFilterChain; c != nil { // it takes what no other chain does, as one alone does that has no match
 				l.FilterChains = append(l.FilterChains, c)
 			}
@@ -77,7 +85,104 @@ func had(t testing.TB, resources []*xds.Resource) map[string]string {
 			}
 		}
 	}
+	for _, probe := range probes() {
+		l := listeners[net.JoinHostPort(probe.address, probe.port)]
+		if l == nil {
+			l = listeners[net.JoinHostPort("0.0.0.0", probe.port)]
+		}
+		if c := probe.takenBy(l); c != nil && asksForSome(c) {
+			var parts []proto.Message
+			for _, f := range c.Filters {
+				parts = append(parts, f)
+			}
+			if c.TransportSocket != nil {
+				parts = append(parts, c.TransportSocket)
+			}
+			out[fmt.Sprintf("connection %+v", probe)] = text(parts...)
+		}
+	}
 	return out
+}
+
+// addresses returns those at which a listener is.
+func addresses(l *listenerv3.Listener) []string {
+	at := func(a *corev3.Address) string {
+		return net.JoinHostPort(a.GetSocketAddress().GetAddress(), strconv.Itoa(int(a.GetSocketAddress().GetPortValue())))
+	}
+	out := []string{at(l.Address)}
+	for _, more := range l.AdditionalAddresses {
+		out = append(out, at(more.Address))
+	}
+	return out
+}
+
+// probe is a connection.
+type probe struct{ port, address, name, transport, application string }
+
+func probes() (all []probe) {
+	for _, port := range []string{"80", "443", "8443", "9000", "15443"} {
+		for _, address := range []string{"10.1.9.9", "10.2.0.1", "10.96.0.20", "10.9.9.9"} {
+			all = append(all, probe{port, address, "", "raw_buffer", "http/1.1"}, probe{port, address, "", "raw_buffer", ""})
+			for _, name := range []string{"a.test", "b.test", "c.test", "db.shop.svc.cluster.local", "svc.one", "svc.two", "pay.test"} {
+				all = append(all, probe{port, address, name, "tls", ""})
+			}
+		}
+	}
+	return all
+}
+
+// asksForSome reports whether a chain asks for more than addresses: one that has all connections of its addresses has what is of nobody else,
+// who asks for more.
+func asksForSome(c *listenerv3.FilterChain) bool {
+	m := c.GetFilterChainMatch()
+	return len(m.GetServerNames())+len(m.GetApplicationProtocols()) > 0 || m.GetTransportProtocol() != ""
+}
+
+// takenBy returns the filter chain that takes the connection in Envoy, which looks at the port, the address, the name, the transport and the
+// application, one after the other, and never goes back; nil for none.
+func (p probe) takenBy(l *listenerv3.Listener) *listenerv3.FilterChain {
+	chains := l.GetFilterChains()
+	only := func(rank func(m *listenerv3.FilterChainMatch) int) {
+		best := -1
+		for _, c := range chains {
+			best = max(best, rank(c.GetFilterChainMatch()))
+		}
+		chains = slices.DeleteFunc(slices.Clone(chains), func(c *listenerv3.FilterChain) bool { return best < 0 || rank(c.GetFilterChainMatch()) != best })
+	}
+	one := func(none, has bool) int {
+		switch {
+		case none:
+			return 0
+		case has:
+			return 1
+		}
+		return -1
+	}
+	only(func(m *listenerv3.FilterChainMatch) int {
+		return one(m.GetDestinationPort() == nil, strconv.Itoa(int(m.GetDestinationPort().GetValue())) == p.port)
+	})
+	only(func(m *listenerv3.FilterChainMatch) int {
+		longest := one(len(m.GetPrefixRanges()) == 0, false)
+		for _, r := range m.GetPrefixRanges() {
+			if netip.MustParsePrefix(fmt.Sprint(r.AddressPrefix, "/", r.PrefixLen.GetValue())).Contains(netip.MustParseAddr(p.address)) {
+				longest = max(longest, 1+int(r.PrefixLen.GetValue()))
+			}
+		}
+		return longest
+	})
+	only(func(m *listenerv3.FilterChainMatch) int {
+		return one(len(m.GetServerNames()) == 0, slices.Contains(m.GetServerNames(), p.name))
+	})
+	only(func(m *listenerv3.FilterChainMatch) int {
+		return one(m.GetTransportProtocol() == "", m.GetTransportProtocol() == p.transport)
+	})
+	only(func(m *listenerv3.FilterChainMatch) int {
+		return one(len(m.GetApplicationProtocols()) == 0, slices.Contains(m.GetApplicationProtocols(), p.application))
+	})
+	if len(chains) > 0 {
+		return chains[0]
+	}
+	return l.GetDefaultFilterChain()
 }
 
 func orNone(list []string) []string {

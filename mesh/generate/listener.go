@@ -101,7 +101,9 @@ func (c *chain) match() *listenerv3.FilterChainMatch {
 	}
 	if !slices.Contains(c.serverNames, "*") {
 		for _, name := range c.serverNames { // Envoy compares them with the SNI in lower case
-			m.ServerNames = append(m.ServerNames, strings.ToLower(name))
+			if !isPartialWildcard(name) {
+				m.ServerNames = append(m.ServerNames, strings.ToLower(name))
+			}
 		}
 		slices.Sort(m.ServerNames)
 		m.ServerNames = slices.Compact(m.ServerNames)
@@ -124,6 +126,9 @@ type point struct {
 // Envoy looks at the address first, and never goes back from the longest range to a wider one: a chain has what it asks for in the ranges of
 // the others within its own, too, unless one has all connections there: an older one or, for a chain that has all of its own, any other.
 func distinct(chains []*chain) (out []*chain) {
+	chains = slices.DeleteFunc(slices.Clone(chains), func(c *chain) bool {
+		return len(c.serverNames) > 0 && !slices.ContainsFunc(c.serverNames, func(name string) bool { return !isPartialWildcard(name) })
+	})
 	taken := make(map[point]bool, len(chains))
 	for i, c := range chains {
 		out = append(out, c.besides(taken)...)
@@ -135,6 +140,11 @@ func distinct(chains []*chain) (out []*chain) {
 		}
 	}
 	return out
+}
+
+// isPartialWildcard reports whether "*" in a name is a part of a label. Envoy rejects a listener with such a name, and no connection has one.
+func isPartialWildcard(name string) bool {
+	return strings.Contains(name, "*") && name != "*" && !strings.HasPrefix(name, "*.")
 }
 
 // takesSome reports whether the chain asks for more than addresses and a port.

@@ -39,7 +39,7 @@ type outboundListeners struct {
 	captured  bool // the connections come with their original destination
 	listeners map[string]*outboundListener
 	inbound   map[string]bool // the names of addresses at which it listens for its workload
-	// requests are the services that have an address and a port for requests; nil before it is asked for.
+	// requests are the first services that have an address or, for requests, an address and a port; nil before it is asked for.
 	requests map[string]*service.Service
 }
 
@@ -221,32 +221,36 @@ func (ls *outboundListeners) add(e *push.Egress, svc *service.Service, port serv
 	}
 }
 
-// isOthers reports whether a service that comes before another one has its address and a port for requests, whose listener is that of all
-// addresses: one of the address alone would take them.
+// isOthers reports whether a service that comes before another one has its address: a Service of Kubernetes, whatever its ports are, or a
+// ServiceEntry with the port for requests, whose listener is that of all addresses. A listener of the address alone would take them.
 func (ls *outboundListeners) isOthers(e *push.Egress, svc *service.Service, address string, port uint32) bool {
 	if svc.Registry != service.External {
 		return false // nobody chooses the address of a Service of Kubernetes twice
 	}
 	if ls.requests == nil {
 		ls.requests = make(map[string]*service.Service)
+		have := func(at string, one *service.Service) {
+			if ls.requests[at] == nil {
+				ls.requests[at] = one
+			}
+		}
 		for _, one := range e.Services {
-			for _, p := range one.Ports {
-				if !p.Protocol.IsHTTP() {
-					continue
+			for _, at := range virtualAddresses(ls.view, one) {
+				if one.Registry != service.External {
+					have(at, one)
 				}
-				for _, at := range virtualAddresses(ls.view, one) {
-					if name := listenerName(at, p.Number); ls.requests[name] == nil {
-						ls.requests[name] = one
+				for _, p := range one.Ports {
+					if p.Protocol.IsHTTP() {
+						have(listenerName(at, p.Number), one)
 					}
 				}
 			}
 		}
 	}
-	of := ls.requests[listenerName(address, port)]
-	if of == nil || of == svc {
-		return false
+	first := func(of *service.Service) bool {
+		return of != nil && of != svc && slices.Index(e.Services, of) < slices.Index(e.Services, svc)
 	}
-	return slices.Index(e.Services, of) < slices.Index(e.Services, svc)
+	return first(ls.requests[address]) || first(ls.requests[listenerName(address, port)])
 }
 
 // addressesOf returns the virtual addresses of a service that the proxy has a family for: those to

@@ -54,16 +54,25 @@ func (w *tenants) some(texts ...string) string {
 
 func (w *tenants) host() string {
 	if w.exact {
-		return w.of("a.test", "b.test", "c.test", "A.test", "db.shop.svc.cluster.local", "svc.one", "svc.two")
+		return w.of("a.test", "b.test", "c.test", "A.test", "a.test.", "db.shop.svc.cluster.local", "db.shop.svc.cluster.local.", "db.shop", "db.shop.svc", "db", "svc.one", "svc.two", "x.hl.shop")
 	}
-	return w.of("a.test", "b.test", "c.test", `"*.test"`, "A.test", "db.shop.svc.cluster.local", "svc.one", "svc.two", `"*.one"`)
+	return w.of("a.test", "b.test", "c.test", `"*.test"`, "A.test", "b.test.", "db.shop.svc.cluster.local", "db.shop", "svc.one", "svc.two", `"*.one"`, `"*est"`, `"*a.test"`, "10.96.0.20")
 }
 func (w *tenants) hosts() string {
 	return "[" + w.host() + []string{"", ", " + w.host(), ", " + w.host() + ", " + w.host()}[w.IntN(3)] + "]"
 }
 func (w *tenants) port() string { return w.of("80", "443", "8443", "9000", "15443") }
 func (w *tenants) subnets() string {
-	return w.some("10.1.0.0/16", "10.2.0.0/16", "10.1.2.3", "10.1.2.3/16", `"0.0.0.0/0"`)
+	return w.some("10.1.0.0/16", "10.2.0.0/16", "10.0.0.0/8", "10.96.0.0/12", "10.1.2.3", "10.1.2.3/16", `"0.0.0.0/0"`, `"0.0.0.0/1"`)
+}
+
+// text returns one of some texts that Envoy may not take, and which then must not be valid.
+func (w *tenants) text() string {
+	return w.of("%REQ(a?b):5%", "%FOO%", "%REQ%", "100%", "%PROTOCOL%", "%CEL(string(1))%", "%UPSTREAM_SERVER_NAME%", "%START_TIME(%Y)%", "%FILTER_STATE(a:b)%", "plain")
+}
+
+func (w *tenants) regex() string {
+	return w.of(`/\p{Letter}+`, `/\p{Greek}`, `/\x{4e00}`, `/[é-a]`, "/(a|b)*", `/\pL{1000}\pL{1000}\pL{1000}\pL{1000}\pL{1000}`, "/é", "/[à-é]+", `/\p{ Gre_ek}`, "/a{2}{3}")
 }
 
 func (w *tenants) server() string {
@@ -73,9 +82,14 @@ func (w *tenants) server() string {
 	tls := fmt.Sprintf("serverCertificate: %s, privateKey: %s", w.certificate, w.key)
 	switch w.IntN(7) {
 	case 0, 1:
-		return "{" + port("HTTP") + "}"
+		return "{" + port("HTTP") + w.of("", "", "", ", tls: {httpsRedirect: true}", ", bind: 0.0.0.0", ", bind: 127.0.0.1") + "}"
 	case 2:
-		return "{" + port("HTTPS") + ", tls: {mode: SIMPLE, " + tls + "}}"
+		pins := w.of("", "", ", mode: MUTUAL, caCertificates: "+w.certificate+", verifyCertificateSpki: ["+w.of("zz", "'47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='")+"]",
+			", mode: MUTUAL, caCertificates: "+w.certificate+", verifyCertificateHash: ["+w.of("zz", strings.Repeat("ab", 32))+"]")
+		if pins == "" {
+			pins = ", mode: SIMPLE"
+		}
+		return "{" + port("HTTPS") + ", tls: {" + tls + pins + "}}"
 	case 3:
 		return "{" + port("TLS") + ", tls: {mode: SIMPLE, " + tls + "}}"
 	case 4:
@@ -104,7 +118,9 @@ func (w *tenants) virtualService() string {
 			match := ""
 			switch kind {
 			case "http":
-				match = w.of("", "match: [{uri: {prefix: /a}}], ", "match: [{uri: {exact: /b}, port: 80}, {headers: {x: {exact: y}}}], ", "match: [{gateways: [mesh]}], ")
+				match = w.of("", "match: [{uri: {prefix: /a}}], ", "match: [{uri: {exact: /b}, port: 80}, {headers: {x: {exact: y}}}], ", "match: [{gateways: [mesh]}], ",
+					"match: [{uri: {regex: '"+w.regex()+"'}}], ", "match: [{queryParams: {"+w.of("''", "q", "q")+": {exact: a}}}], ", "headers: {request: {set: {x: '"+w.text()+"'}}}, ",
+					"match: [{uri: {prefix: /a}}], rewrite: {uriRegexRewrite: {match: '"+w.regex()+"', rewrite: '/\\1'}}, ")
 			case "tls":
 				match = fmt.Sprintf("match: [{sniHosts: %s%s%s}], ", w.hosts(), w.of("", ", port: 443", ", port: 9000"), w.of("", ", destinationSubnets: "+w.subnets()))
 			case "tcp":
@@ -120,17 +136,17 @@ func (w *tenants) virtualService() string {
 func (w *tenants) serviceEntry() string {
 	var ports []string
 	for i := range 1 + w.IntN(3) {
-		ports = append(ports, fmt.Sprintf("{number: %s, name: p%d, protocol: %s}", w.of("80", "443", "9000", "8080"), i, w.of("HTTP", "TCP", "TLS", "HTTPS", "HTTP2", "MONGO")))
+		ports = append(ports, fmt.Sprintf("{number: %s, name: p%d, protocol: %s}", w.of("80", "443", "9000", "8080", "80", "9000", "15001", "15006", "15021"), i, w.of("HTTP", "TCP", "TLS", "HTTPS", "HTTP2", "MONGO")))
 	}
 	spec := fmt.Sprintf("hosts: %s, ports: [%s], location: %s", w.hosts(), strings.Join(ports, ", "), w.of("MESH_INTERNAL", "MESH_EXTERNAL"))
 	if w.IntN(2) == 0 {
-		spec += ", addresses: " + w.some("10.1.2.3", "10.96.0.20", "10.1.0.0/16", `"2001:db8::1"`)
+		spec += ", addresses: " + w.some("10.1.2.3", "10.96.0.20", "10.1.0.0/16", "10.96.0.0/12", "10.0.0.0/8", `"2001:db8::1"`)
 	}
 	switch w.IntN(3) {
 	case 0:
 		spec += ", resolution: NONE"
 	case 1:
-		spec += ", resolution: STATIC, endpoints: [{address: 10.3.0.1, labels: {version: v1}}]"
+		spec += ", resolution: STATIC, endpoints: [{address: " + w.of("10.3.0.1", "10.3.0.1", "10.3.0.1", "\"fe80::1%eth0\"") + ", labels: {version: v1}}]"
 	default:
 		spec += ", resolution: DNS"
 	}
@@ -146,7 +162,7 @@ func (w *tenants) destinationRule() string {
 		spec += ", subsets: [{name: v1, labels: {version: v1}}]"
 	}
 	if w.IntN(2) == 0 {
-		spec += ", trafficPolicy: " + w.of("{tls: {mode: SIMPLE}}", "{tls: {mode: ISTIO_MUTUAL}}", "{loadBalancer: {simple: ROUND_ROBIN}}", "{portLevelSettings: [{port: {number: 80}, tls: {mode: DISABLE}}]}")
+		spec += ", trafficPolicy: " + w.of("{loadBalancer: {consistentHash: {httpQueryParameterName: "+w.of("''", "q")+"}}}", "{tls: {mode: SIMPLE}}", "{tls: {mode: ISTIO_MUTUAL}}", "{loadBalancer: {simple: ROUND_ROBIN}}", "{portLevelSettings: [{port: {number: 80}, tls: {mode: DISABLE}}]}")
 	}
 	if w.IntN(3) == 0 {
 		spec += ", exportTo: " + w.some(`"."`, `"*"`, "client")
@@ -186,7 +202,12 @@ func (w *tenants) documents(t testing.TB) string {
 			add(istio, "DestinationRule", fmt.Sprint("d", i), namespace, w.destinationRule())
 		}
 	}
+	for i := range w.IntN(2) {
+		path := w.of("/a", "/a?b#c", "/b/")
+		add("networking.k8s.io/v1", "Ingress", fmt.Sprint("i", i), w.of("shop", "evil"), "ingressClassName: istio, rules: [{host: a.test, http: {paths: [{path: '"+path+"', pathType: Prefix, backend: {service: {name: db, port: {number: 80}}}}]}}]")
+	}
 	add("v1", "Service", "db", "shop", "clusterIP: 10.96.0.20, ports: [{name: http, port: 80}, {name: tcp, port: 9000}]")
+	add("v1", "Service", "hl", "shop", "clusterIP: None, ports: [{name: http, port: 80}]")
 	w.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return strings.Join(all, "---\n")
 }

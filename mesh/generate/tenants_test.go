@@ -26,6 +26,7 @@ import (
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/holdfast-xds/holdfast/internal/envoytest"
@@ -222,6 +223,9 @@ func whole(t testing.TB, resources []*xds.Resource) []byte {
 			GrpcServices: []*corev3.GrpcService{{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: "xds"}}}},
 		}},
 		StaticResources: &bootstrapv3.Bootstrap_StaticResources{},
+		LayeredRuntime: &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{{Name: "limits", LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{
+			Fields: map[string]*structpb.Value{"re2.max_program_size.error_level": structpb.NewNumberValue(32768)}, // protocol.md V15
+		}}}}},
 	}
 	static := b.StaticResources
 	for _, name := range []string{"xds", "sds-grpc"} {

@@ -45,6 +45,7 @@ const (
 	PrivateKey         Code = "HM0117"
 	NoUsableKey        Code = "HM0118"
 	DeniesConnections  Code = "HM0119"
+	PortOfProxies      Code = "HM0120"
 
 	UnknownHost                 Code = "HM0201"
 	UnknownPort                 Code = "HM0202"
@@ -68,6 +69,7 @@ const (
 	ContestedTrafficPolicy Code = "HM0404"
 	HostOfAnotherNamespace Code = "HM0405"
 	ProtocolConflict       Code = "HM0406"
+	NameOfService          Code = "HM0413"
 
 	RuleWithoutEffect   Code = "HM0501"
 	AllowsNothing       Code = "HM0502"
@@ -139,6 +141,7 @@ var Codes = []CodeInfo{
 	{PrivateKey, "A private key is where a public one is expected, and is sent to proxies.", "Write the public key, and replace the private one: others have read it.", nil},
 	{NoUsableKey, "There is no key with which tokens can be verified, so that none is accepted.", "Write a JWKS with a public key.", nil},
 	{DeniesConnections, "A rule denies all connections of ports that are not HTTP.", "Name the ports.", nil},
+	{PortOfProxies, "Sidecars have the port for themselves (`proxyListenPort` and `proxyInboundListenPort` of the MeshConfig), and do not listen there for what the document says.", "Use another port.", nil},
 
 	{UnknownHost, "No document defines the host: requests that are sent there get 503.", "Correct the name, or add the Service or ServiceEntry.", []string{"IST0101"}},
 	{UnknownPort, "The service has no such port: requests that are sent there get 503.", "Correct the number, or add the port.", []string{"IST0101"}},
@@ -162,6 +165,7 @@ var Codes = []CodeInfo{
 	{ContestedTrafficPolicy, "Two DestinationRules of a namespace have a traffic policy of one host, and that of the older one counts.", "Join them.", nil},
 	{HostOfAnotherNamespace, "The host is another namespace's, so that only proxies of the document's own namespace have it from this document.", "Write it in the namespace whose it is, or restrict it with `exportTo`.", nil},
 	{ProtocolConflict, "One port of a host has two protocols, and that of the older document counts.", "Write one protocol, or two ports.", nil},
+	{NameOfService, "A host is another name of a Service of Kubernetes in another namespace: a short name, one of a single endpoint, or an address. The Service has it for proxies of other namespaces.", "Write the host of the Service in full, or leave it out.", nil},
 
 	{RuleWithoutEffect, "Another policy takes all that a rule takes, with the same action.", "Leave one of them out.", nil},
 	{AllowsNothing, "Another policy denies all that a rule allows.", "Leave the rule out, or narrow the other policy.", nil},

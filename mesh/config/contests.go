@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // Contest is what two documents ask for and one has (docs/mesh.md, "Whose is it").
@@ -63,6 +65,8 @@ type contests struct {
 	owners HostOwners
 	scoped bool
 	found  []Contest
+	// byAddress are the Services of Kubernetes by their addresses; nil before it is asked for.
+	byAddress map[string]*Config
 }
 
 func (x *contests) add(code Code, owner, other *Config, at *path, host, what, consequence string) {
@@ -121,6 +125,11 @@ func (x *contests) services() {
 	}
 	for _, host := range slices.Sorted(maps.Keys(byHost)) {
 		claims := byHost[host]
+		if svc := x.serviceMeant(host, ""); svc != nil && kubernetes[host] == nil {
+			for _, c := range claims {
+				x.claimsName(c, host, svc)
+			}
+		}
 		slices.SortFunc(claims, func(a, b claim) int { return ByAge(a.Config, b.Config) })
 		for i, c := range claims {
 			svc := kubernetes[host]
@@ -176,6 +185,51 @@ func (x *contests) protocols(older, c claim, host string) {
 	}
 }
 
+// serviceMeant returns the Service of Kubernetes of which a host is another name, for workloads of a namespace or, for "", of any: its name with its
+// namespace, with .svc or without, a name within a headless one, or its address; nil for none.
+func (x *contests) serviceMeant(host, namespace string) *Config {
+	if x.byAddress == nil {
+		x.byAddress = make(map[string]*Config)
+		for _, c := range x.reader.List(Service, "") {
+			for _, address := range c.Spec.(*corev1.Service).Spec.ClusterIPs {
+				x.byAddress[address] = c
+			}
+			if address := c.Spec.(*corev1.Service).Spec.ClusterIP; address != corev1.ClusterIPNone && address != "" {
+				x.byAddress[address] = c
+			}
+		}
+	}
+	if svc := x.byAddress[host]; svc != nil {
+		return svc
+	}
+	named := func(host string) *Config {
+		parts := strings.Split(strings.TrimSuffix(strings.TrimSuffix(host, "."+x.domain), ".svc"), ".")
+		if len(parts) == 1 && namespace != "" {
+			parts = append(parts, namespace)
+		}
+		if len(parts) != 2 {
+			return nil
+		}
+		return x.reader.Get(Key{Kind: Service, Namespace: parts[1], Name: parts[0]})
+	}
+	if svc := named(host); svc != nil && host != x.resolve(svc.Name, svc.Namespace) {
+		return svc
+	}
+	if _, parent, ok := strings.Cut(host, "."); ok {
+		if svc := named(parent); svc != nil && svc.Spec.(*corev1.Service).Spec.ClusterIP == corev1.ClusterIPNone {
+			return svc
+		}
+	}
+	return nil
+}
+
+// claimsName warns of a host that is another name of a Service of another namespace.
+func (x *contests) claimsName(c claim, host string, svc *Config) {
+	if svc.Namespace != c.Namespace && c.visible.beyond(c.Namespace) {
+		x.add(NameOfService, svc, c.Config, c.at, host, fmt.Sprintf("the name %q", host), fmt.Sprintf("it is another name, or an address, of a Service of Kubernetes, which has it for proxies of other namespaces than %s", c.Namespace))
+	}
+}
+
 // claimsHost warns of a host of which the mesh configuration names another owner, and of one of another namespace's Kubernetes Services.
 func (x *contests) claimsHost(c claim, host string) {
 	if !c.visible.beyond(c.Namespace) {
@@ -191,7 +245,7 @@ func (x *contests) claimsHost(c claim, host string) {
 	case name == "*":
 		x.warn(HostOfAnotherNamespace, c.Config, c.at, "%q are the Services of all namespaces: with exportTo [\".\"] it is for proxies of %s alone", host, c.Namespace)
 	default:
-		if _, namespace, ok := strings.Cut(name, "."); ok && namespace != c.Namespace {
+		if namespace := name[strings.LastIndexByte(name, '.')+1:]; namespace != name && namespace != c.Namespace {
 			x.warn(HostOfAnotherNamespace, c.Config, c.at, "%q is of the namespace %s: with exportTo [\".\"] this is for proxies of %s alone", host, namespace, c.Namespace)
 		}
 	}
@@ -213,6 +267,9 @@ func (x *contests) virtualServices() {
 			cl := claim{c, (&path{name: "spec"}).field("hosts").at(i), visible}
 			host = x.resolve(host, c.Namespace)
 			x.claimsHost(cl, host)
+			if svc := x.serviceMeant(host, ""); svc != nil {
+				x.claimsName(cl, host, svc)
+			}
 			if len(spec.Http) == 0 {
 				continue
 			}
@@ -253,15 +310,29 @@ func (x *contests) sidecarHost(host string, of []claim) {
 	}
 }
 
-// gatewayHost adds which VirtualServices of a host get no request at a gateway.
+// gatewayHost adds which VirtualServices of a host get no request at a gateway, and those of which others take some: a route that takes every
+// request comes after all others there, however old it is, so that the routes of a host can be in several documents.
 func (x *contests) gatewayHost(gateway, host string, of []claim) {
 	i := slices.IndexFunc(of, func(c claim) bool { return takesAll(c.Spec.(*networking.VirtualService)) })
 	if i < 0 {
 		return
 	}
 	for _, c := range of[i+1:] {
-		x.add(ContestedRequests, of[i].Config, c.Config, c.at, host, fmt.Sprintf("the host %q at the gateway %s", host, gateway), "it is older, and takes every request, so that none reaches this one")
+		what := fmt.Sprintf("the host %q at the gateway %s", host, gateway)
+		switch {
+		case !takesSome(c.Spec.(*networking.VirtualService)):
+			x.add(ContestedRequests, of[i].Config, c.Config, c.at, host, what, "it is older, and takes every request, so that none reaches this one")
+		case c.Namespace != of[i].Namespace && x.owners.Of(host) == "":
+			x.add(ContestedRequests, c.Config, of[i].Config, of[i].at, host, what, "its matches come before a route of this document that takes every request, although it is younger; name the owner of the host ("+HostOwnersAnnotation+") if that is not meant")
+		}
 	}
+}
+
+// takesSome reports whether a VirtualService has a route that does not take every request.
+func takesSome(spec *networking.VirtualService) bool {
+	return slices.ContainsFunc(spec.Http, func(r *networking.HTTPRoute) bool {
+		return !takesAll(&networking.VirtualService{Http: []*networking.HTTPRoute{r}})
+	})
 }
 
 // takesAll reports whether every request has a route of a VirtualService.
@@ -283,6 +354,7 @@ func (x *contests) gatewayServers() {
 		at *path
 	}
 	byPort := make(map[string][]server)
+	atAll := make(map[string]*server) // the oldest that has a port of all addresses
 	list := slices.SortedFunc(slices.Values(x.reader.List(Gateway, "")), Older)
 	for _, c := range list {
 		spec := c.Spec.(*networking.Gateway)
@@ -295,8 +367,19 @@ func (x *contests) gatewayServers() {
 			scope = c.Namespace
 		}
 		for i, s := range spec.Servers {
-			key := fmt.Sprint(scope, labels, s.GetPort().GetNumber(), s.GetBind())
-			byPort[key] = append(byPort[key], server{c, s, (&path{name: "spec"}).field("servers").at(i)})
+			one := server{c, s, (&path{name: "spec"}).field("servers").at(i)}
+			bind := s.GetBind()
+			if a, err := netip.ParseAddr(bind); err == nil && a.IsUnspecified() {
+				bind = "" // all addresses, in words
+			}
+			key := fmt.Sprint(scope, labels, s.GetPort().GetNumber())
+			if bind == "" && atAll[key] == nil {
+				atAll[key] = &one
+			} else if of := atAll[key]; bind != "" && of != nil && of.Namespace != c.Namespace {
+				x.add(ContestedConnections, of.Config, c, one.at.field("bind"), "", fmt.Sprintf("the port %d of all addresses", s.GetPort().GetNumber()), "it is older, so that this server of one of them has no effect")
+				continue
+			}
+			byPort[key+bind] = append(byPort[key+bind], one)
 		}
 	}
 	isTLS := func(s server) bool {
@@ -308,6 +391,7 @@ func (x *contests) gatewayServers() {
 	}
 	for _, servers := range byPort {
 		byHost := make(map[string]server) // of TLS
+		plainHosts := make(map[string]server)
 		var plain *server
 		for i := range servers {
 			s, port := servers[i], servers[i].GetPort().GetNumber()
@@ -317,6 +401,14 @@ func (x *contests) gatewayServers() {
 				} else if isHTTP(*plain) != isHTTP(s) && plain.Meta.Key != s.Meta.Key {
 					x.add(ContestedConnections, plain.Config, s.Config, s.at.field("port"), "", fmt.Sprintf("the port %d", port),
 						fmt.Sprintf("it is older, and says %s, so that this server of %s has no effect", plain.GetPort().GetProtocol(), s.GetPort().GetProtocol()))
+				}
+				for j, host := range s.Hosts {
+					host = hostOf(host)
+					if older, has := plainHosts[host]; !has {
+						plainHosts[host] = s
+					} else if s.GetTls().GetHttpsRedirect() && !older.GetTls().GetHttpsRedirect() && older.Meta.Key != s.Meta.Key {
+						x.add(ContestedRequests, older.Config, s.Config, s.at.field("hosts").at(j), host, fmt.Sprintf("the host %q on the port %d", host, port), "it is older, and its requests are not redirected to https")
+					}
 				}
 				continue
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -64,6 +65,7 @@ func References(r Reader, domain string) ([]Problem, []Contest) {
 		x.ingress(c)
 	}
 	x.destinationRules()
+	x.portsOfProxies()
 	x.gatewayPorts()
 	x.credentials()
 	x.nodeGateways()
@@ -73,6 +75,43 @@ func References(r Reader, domain string) ([]Problem, []Contest) {
 		problems = append(problems, contests[i].Problem())
 	}
 	return append(x.problems, problems...), contests
+}
+
+// portsOfProxies warns of ports at which sidecars listen for all connections.
+func (x *references) portsOfProxies() {
+	own := []uint32{15001, 15006}
+	for _, c := range x.reader.List(MeshConfig, "") {
+		mesh := c.Spec.(*meshv1alpha1.MeshConfig)
+		for i, port := range []int32{mesh.GetProxyListenPort(), mesh.GetProxyInboundListenPort()} {
+			if port != 0 {
+				own[i] = uint32(port) //nolint:gosec // ports are validated
+			}
+		}
+	}
+	check := func(c *Config, at *path, port uint32) {
+		if slices.Contains(own, port) {
+			x.warn(PortOfProxies, c, at, "sidecars have the port %d for themselves", port)
+		}
+	}
+	ports := (&path{name: "spec"}).field("ports")
+	for _, c := range x.reader.List(ServiceEntry, "") {
+		for i, port := range c.Spec.(*networking.ServiceEntry).Ports {
+			check(c, ports.at(i).field("number"), port.GetNumber())
+		}
+	}
+	for _, c := range x.reader.List(Service, "") {
+		for i, port := range c.Spec.(*corev1.Service).Spec.Ports {
+			check(c, ports.at(i).field("port"), uint32(port.Port)) //nolint:gosec // ports are validated
+			if port.TargetPort.IntVal != port.Port {
+				check(c, ports.at(i).field("targetPort"), uint32(port.TargetPort.IntVal)) //nolint:gosec // ports are validated
+			}
+		}
+	}
+	for _, c := range x.reader.List(Sidecar, "") {
+		for i, ingress := range c.Spec.(*networking.Sidecar).Ingress {
+			check(c, (&path{name: "spec"}).field("ingress").at(i).fields("port.number"), ingress.GetPort().GetNumber())
+		}
+	}
 }
 
 // references checks the references of documents.

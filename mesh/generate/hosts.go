@@ -29,6 +29,7 @@ type hosts struct {
 	names     map[string]bool
 	domains   map[string]bool
 	full      map[service.Hostname]*service.Service // by their full names, which no short name may take
+	wildcards map[string]string                     // the namespaces of domains with a wildcard
 	addressed map[string]*service.Service           // by their virtual addresses; nil before it is asked for
 	// anyProtocol says that ports are taken whatever their protocol is.
 	anyProtocol bool
@@ -94,7 +95,7 @@ func httpPorts(services []*service.Service) (ports []uint32) {
 func (g *Generator) newHosts(v *proxy.View, scope *push.Scope, e *push.Egress, port uint32) *hosts {
 	return &hosts{
 		routing: routing{Generator: g, view: v, gateways: []string{push.MeshGateway}, port: port, lookup: scope.Service},
-		scope:   scope, egress: e, names: make(map[string]bool), domains: make(map[string]bool), full: make(map[service.Hostname]*service.Service),
+		scope:   scope, egress: e, names: make(map[string]bool), domains: make(map[string]bool), full: make(map[service.Hostname]*service.Service), wildcards: make(map[string]string),
 		aliases: make(map[service.Hostname][]*service.Service),
 	}
 }
@@ -105,6 +106,7 @@ func (g *Generator) addRoutes(v *proxy.View, scope *push.Scope, e *push.Egress, 
 	h := g.newHosts(v, scope, e, port)
 	h.inPieces = out.patches == nil
 	h.addAll()
+	h.withhold()
 	if out.patches == nil && v.VirtualHosts() {
 		for _, host := range h.out {
 			out.add(xds.VirtualHostType, name+"/"+host.Name, host)
@@ -239,13 +241,40 @@ func (h *hosts) isOthers(name string, svc *service.Service) bool {
 	return of != nil && of != svc && svc.Registry == service.External && (svc.Namespace != h.view.Namespace() || of.Namespace == svc.Namespace)
 }
 
+// withhold adds a virtual host for the hosts that have an owner and that nobody serves, but for a wider wildcard of another namespace, which does
+// not stand for them: they are unknown hosts.
+func (h *hosts) withhold() {
+	var withheld []string
+	for host, owner := range h.snap.OwnedHosts() {
+		if h.domains[host] {
+			continue
+		}
+		widest := ""
+		for domain := range h.wildcards {
+			if service.Hostname(host).SubsetOf(service.Hostname(domain)) && len(domain) > len(widest) {
+				widest = domain
+			}
+		}
+		if of := h.wildcards[widest]; widest != "" && of != owner && of != h.view.Namespace() {
+			withheld = append(withheld, h.withPort(host, 80)...)
+		}
+	}
+	if len(withheld) == 0 {
+		return
+	}
+	slices.Sort(withheld)
+	vh := h.unknownHost()
+	vh.Name, vh.Domains = "withheld", withheld
+	h.out = append(h.out, vh)
+}
+
 // addService adds the virtual host of a port of a service that no VirtualService is about.
 func (h *hosts) addService(svc *service.Service, port service.Port) {
 	if !h.inPieces || svc.Resolution == service.Alias {
-		h.add(svc.Hostname, svc, port.Number, []*routev3.Route{h.toService(svc, port)})
+		h.add(svc.Hostname, svc, svc.Namespace, port.Number, []*routev3.Route{h.toService(svc, port)})
 		return
 	}
-	vh := h.add(svc.Hostname, svc, port.Number, nil)
+	vh := h.add(svc.Hostname, svc, svc.Namespace, port.Number, nil)
 	if vh == nil {
 		return
 	}
@@ -330,7 +359,7 @@ func (h *hosts) addVirtual(vs *push.VirtualService, byName map[service.Hostname]
 	}
 	for _, host := range others {
 		if of := h.aliasOf(string(host)); of == nil || vs.Namespace == of.Namespace || vs.Namespace == h.view.Namespace() {
-			h.add(host, nil, h.port, routes)
+			h.add(host, nil, vs.Namespace, h.port, routes)
 		}
 	}
 	for _, svc := range services {
@@ -340,7 +369,7 @@ func (h *hosts) addVirtual(vs *push.VirtualService, byName map[service.Hostname]
 		for _, port := range svc.Ports {
 			if (port.Number == h.port || h.port == 0) && h.takes(port.Protocol) {
 				taken[svc.Hostname] = true
-				h.add(svc.Hostname, svc, port.Number, routes)
+				h.add(svc.Hostname, svc, svc.Namespace, port.Number, routes)
 			}
 		}
 	}
@@ -355,8 +384,8 @@ func sortedHosts(byName map[service.Hostname]*service.Service) []service.Hostnam
 	return names
 }
 
-// add adds a virtual host for a name, of a service or of a VirtualService alone, and returns it; nil if others have the name or all of its domains.
-func (h *hosts) add(name service.Hostname, svc *service.Service, port uint32, routes []*routev3.Route) *routev3.VirtualHost {
+// add adds a virtual host for a name, of a service or of a VirtualService alone, of a namespace, and returns it; nil if others have the name or all of its domains.
+func (h *hosts) add(name service.Hostname, svc *service.Service, namespace string, port uint32, routes []*routev3.Route) *routev3.VirtualHost {
 	label := string(name) + ":" + strconv.Itoa(int(port))
 	if h.names[label] {
 		return nil
@@ -377,6 +406,9 @@ func (h *hosts) add(name service.Hostname, svc *service.Service, port uint32, ro
 			if key := strings.ToLower(d); !h.domains[key] { // Envoy takes no domain twice, whatever its case
 				h.domains[key] = true
 				domains = append(domains, d)
+				if strings.HasPrefix(key, "*") {
+					h.wildcards[key] = namespace
+				}
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
@@ -16,6 +17,9 @@ func (s *Snapshot) grants(namespace, to string, host service.Hostname) bool {
 	owner := s.owners.Of(string(host))
 	return owner == "" || owner == namespace || namespace == to
 }
+
+// OwnedHosts are the namespaces that the mesh configuration names as owners, by host. It must not be changed.
+func (s *Snapshot) OwnedHosts() config.HostOwners { return s.owners }
 
 // Grants reports whether a VirtualService may say something about one of the services that a wildcard of it stands for, for proxies of a
 // namespace.

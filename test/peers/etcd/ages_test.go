@@ -133,6 +133,13 @@ func TestTheAgeOfADocumentIsTheStores(t *testing.T) {
 		}
 	}
 
+	// A backup that is restored.
+	f.stop()
+	f.copyData("data", "backup")
+	f.start("backup")
+	owner(f.v1, "a backup was restored")
+	f.answers("v1")
+
 	does(meshBinary(t), "delete", "--etcd", f.url(), "-f", early)
 	f.answers("v2")
 	apply(meshBinary(t), early)

@@ -371,6 +371,10 @@ func TestSecretsAreEncryptedWithANewKey(t *testing.T) {
 	source := follow(s.Rig, both, "")
 	source.synced()
 	source.want("add a", "add b")
+	age := func(name string) config.Age {
+		return source.Get(config.Key{Kind: config.Secret, Namespace: "shop", Name: name}).Age()
+	}
+	ages := []config.Age{age("a"), age("b")}
 	write(t, s.open(etcd.Options{SecretKeys: []string{third}}), secret("lost"))
 	c.says(1, "", "reencrypt", "--secret-key-file")
 	keys := " --secret-key-file " + second + " --secret-key-file " + first
@@ -391,6 +395,9 @@ func TestSecretsAreEncryptedWithANewKey(t *testing.T) {
 	write(t, both, entry(t, "last", "10.0.0.1"))
 	source.has("last", "10.0.0.1")
 	source.want("add last")
+	if now := []config.Age{age("a"), age("b")}; !slices.Equal(now, ages) {
+		t.Errorf("another key made them other documents: %v, %v before", now, ages)
+	}
 }
 
 func TestAListIsOfOneKindAndNamespace(t *testing.T) {

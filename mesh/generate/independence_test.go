@@ -246,7 +246,7 @@ spec: {hosts: [svc.one, svc.two, a.test, b.test, c.test], ports: [{number: 80, n
 		own, all = append(own, owned), append(all, owned)
 	}
 	for text := range strings.SplitSeq(w.documents(t), "---\n") {
-		if !owners && strings.Contains(text, "kind: VirtualService") && strings.Contains(text, "namespace: evil}") {
+		if !owners && (strings.Contains(text, "kind: VirtualService") || strings.Contains(text, "\nkind: HTTPRoute")) && strings.Contains(text, "namespace: evil}") {
 			continue
 		}
 		year := "2021"
@@ -286,6 +286,7 @@ func compared(t *testing.T, seed uint64, alone, both string) {
 	t.Helper()
 	for name, text := range map[string]string{
 		"gateway":        "id: router~10.0.0.9~gw.default~default.svc.cluster.local\nmetadata: {NAMESPACE: default, LABELS: {istio: gateway}}",
+		"edge":           "id: router~10.0.0.9~edge.shop~shop.svc.cluster.local\nmetadata: {NAMESPACE: shop, LABELS: {gateway.networking.k8s.io/gateway-name: edge}}",
 		"client":         "id: sidecar~10.0.0.8~web.client~client.svc.cluster.local\nmetadata: {NAMESPACE: client, INTERCEPTION_MODE: REDIRECT}",
 		"client of shop": "id: sidecar~10.0.0.8~web.shop~shop.svc.cluster.local\nmetadata: {NAMESPACE: shop, INTERCEPTION_MODE: REDIRECT}",
 	} {

@@ -171,6 +171,49 @@ func (w *tenants) destinationRule() string {
 	return spec
 }
 
+// parents are the Gateway of the Gateway API that both tenants use, or a Service.
+func (w *tenants) parents() string {
+	return "parentRefs: [" + w.of("{name: edge, namespace: shop}", "{name: edge, namespace: shop}", "{kind: Service, group: '', name: db, namespace: shop, port: 80}") + "]"
+}
+
+// hostnames are hosts of the Gateway API.
+func (w *tenants) hostnames() string {
+	return "hostnames: " + w.some("a.test", "b.test", "c.test", `"*.test"`, "db.shop.svc.cluster.local", "svc.one")
+}
+
+func (w *tenants) httpRoute() string {
+	match := w.of("{path: {value: /a}}", "{path: {type: Exact, value: /b}}", "{path: {type: RegularExpression, value: '"+w.regex()+"'}}", "{headers: [{name: Color, value: red}, {name: color, value: blue}]}",
+		"{queryParams: [{name: q, value: x}]}", "{headers: [{name: x, type: RegularExpression, value: '"+w.regex()+"'}]}", "{method: GET}")
+	rule := "matches: [" + match + "]"
+	switch w.IntN(5) {
+	case 0:
+		rule += ", filters: [{type: RequestRedirect, requestRedirect: {path: {type: ReplacePrefixMatch, replacePrefixMatch: " + w.of("/", "''", "/x/", "/x") + "}}}]"
+	case 1:
+		rule += ", filters: [{type: URLRewrite, urlRewrite: {path: {type: ReplaceFullPath, replaceFullPath: " + w.of("/x", `"/a\\1"`, `"/a\0b"`, `"/a\nb"`) + "}}}], backendRefs: [{name: db, namespace: shop, port: 80}]"
+	case 2:
+		rule += ", filters: [{type: " + w.of("RequestHeaderModifier, requestHeaderModifier", "ResponseHeaderModifier, responseHeaderModifier") + ": {set: [{name: x, value: '" + w.text() + "'}]}}], backendRefs: [{name: db, namespace: shop, port: 80}]"
+	default:
+		rule += ", backendRefs: [{name: db, namespace: shop, port: " + w.of("80", "81") + ", weight: " + w.of("1", "0", "1000000") + "}]"
+	}
+	return w.parents() + ", " + w.hostnames() + ", rules: [{" + rule + "}, {backendRefs: [{name: db, namespace: shop, port: 80}]}]"
+}
+
+// kubernetesRoutes adds documents of the Gateway API.
+func (w *tenants) kubernetesRoutes(add func(api, kind, name, namespace, spec string)) {
+	const api, all = "gateway.networking.k8s.io/v1", ", allowedRoutes: {namespaces: {from: All}}}"
+	add(api, "Gateway", "edge", "shop", "gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP"+all+", {name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}"+all+", {name: tcp, port: 9000, protocol: TCP"+all+"]")
+	for _, namespace := range []string{"shop", "evil"} {
+		add(api, "ReferenceGrant", "to-"+namespace, "shop", "from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: "+namespace+"}, {group: gateway.networking.k8s.io, kind: TLSRoute, namespace: "+namespace+"}, {group: gateway.networking.k8s.io, kind: TCPRoute, namespace: "+namespace+"}], to: [{group: '', kind: Service}]")
+		for i := range w.IntN(3) {
+			add(api, "HTTPRoute", fmt.Sprint("h", i), namespace, w.httpRoute())
+		}
+		for i := range w.IntN(2) {
+			add(api, "TLSRoute", fmt.Sprint("t", i), namespace, "parentRefs: [{name: edge, namespace: shop}], "+w.hostnames()+", rules: [{backendRefs: [{name: db, namespace: shop, port: 9000}]}]")
+			add(api, "TCPRoute", fmt.Sprint("c", i), namespace, "parentRefs: [{name: edge, namespace: shop}], rules: [{backendRefs: [{name: db, namespace: shop, port: 9000}]}]")
+		}
+	}
+}
+
 // documents returns valid documents of both tenants, in a random order, which is their age.
 func (w *tenants) documents(t testing.TB) string {
 	var all []string
@@ -203,6 +246,7 @@ func (w *tenants) documents(t testing.TB) string {
 			add(istio, "DestinationRule", fmt.Sprint("d", i), namespace, w.destinationRule())
 		}
 	}
+	w.kubernetesRoutes(add)
 	for i := range w.IntN(2) {
 		path := w.of("/a", "/a?b#c", "/b/")
 		add("networking.k8s.io/v1", "Ingress", fmt.Sprint("i", i), w.of("shop", "evil"), "ingressClassName: istio, rules: [{host: a.test, http: {paths: [{path: '"+path+"', pathType: Prefix, backend: {service: {name: db, port: {number: 80}}}}]}}]")
@@ -272,6 +316,7 @@ func envoyTakes(t *testing.T, envoy, dir, documents string) (problem string) {
 	t.Helper()
 	for proxy, text := range map[string]string{
 		"gateway": "id: router~10.0.0.9~gw.default~default.svc.cluster.local\nmetadata: {NAMESPACE: default, LABELS: {istio: gateway}}",
+		"edge":    "id: router~10.0.0.9~edge.shop~shop.svc.cluster.local\nmetadata: {NAMESPACE: shop, LABELS: {gateway.networking.k8s.io/gateway-name: edge}}",
 		"client":  "id: sidecar~10.0.0.8~web.client~client.svc.cluster.local\nmetadata: {NAMESPACE: client, INTERCEPTION_MODE: REDIRECT}",
 	} {
 		var resources []*xds.Resource

@@ -124,7 +124,7 @@ func TestThePageHasTheFlagsMetricsAndKindsOfTheProgram(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+) `).FindAllStringSubmatch(body, -1) {
 		metrics = append(metrics, m[1])
 	}
-	metrics = append(metrics, "pilot_total_xds_rejects", "holdfast_mesh_clients_refused_total", "holdfast_mesh_envoyfilter_failures_total")                           // nothing was NACKed, nobody refused, no patch left out
+	metrics = append(metrics, "pilot_total_xds_rejects", "holdfast_mesh_clients_refused_total", "holdfast_mesh_envoyfilter_failures_total")                                                                   // nothing was NACKed, nobody refused, no patch left out
 	metrics = append(metrics, "holdfast_mesh_store_up", "holdfast_mesh_store_revision", "holdfast_mesh_store_removals_held", "holdfast_mesh_store_invalid_documents", "holdfast_mesh_store_unused_documents") // with etcd: test/peers/etcd
 	differ(t, "metrics", rows(t, text, "## Metrics"), metrics)
 

@@ -65,6 +65,7 @@ func References(r Reader, domain string) ([]Problem, []Contest) {
 		x.ingress(c)
 	}
 	x.destinationRules()
+	x.sidecars()
 	x.portsOfProxies()
 	x.gatewayPorts()
 	x.credentials()

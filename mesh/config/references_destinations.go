@@ -26,11 +26,43 @@ func (x *references) destinationRules() {
 			x.warn(UnknownRuleHost, c, root.field("host"), "there is no service %q: the rule has no effect", host)
 		} else {
 			x.subsetsOf(c, spec, host)
+			x.portsOf(c, root.field("trafficPolicy"), spec.TrafficPolicy, host)
+			for i, subset := range spec.Subsets {
+				x.portsOf(c, root.field("subsets").at(i).field("trafficPolicy"), subset.GetTrafficPolicy(), host)
+			}
 		}
 		if unverified {
 			x.verifies(c, root.field("trafficPolicy"), spec.TrafficPolicy)
 			for i, subset := range spec.Subsets {
 				x.verifies(c, root.field("subsets").at(i).field("trafficPolicy"), subset.GetTrafficPolicy())
+			}
+		}
+	}
+}
+
+// portsOf warns of settings of ports that a host does not have.
+func (x *references) portsOf(c *Config, at *path, policy *networking.TrafficPolicy, host string) {
+	of := x.hosts[host]
+	if of == nil {
+		return // a wildcard, or within one
+	}
+	for i, port := range policy.GetPortLevelSettings() {
+		if _, has := of[port.GetPort().GetNumber()]; !has {
+			x.warn(UnknownPort, c, at.field("portLevelSettings").at(i).fields("port.number"), "the service %q has no port %d: the settings have no effect", host, port.GetPort().GetNumber())
+		}
+	}
+}
+
+// sidecars warns of hosts that Sidecars reach and that there are not.
+func (x *references) sidecars() {
+	for _, c := range x.reader.List(Sidecar, "") {
+		for i, egress := range c.Spec.(*networking.Sidecar).Egress {
+			for j, text := range egress.GetHosts() {
+				of, host, _ := strings.Cut(text, "/")
+				if of == "~" || host == "*" || host == "" || x.isHost(strings.ToLower(host)) {
+					continue
+				}
+				x.warn(UnknownHost, c, (&path{name: "spec"}).field("egress").at(i).field("hosts").at(j), "there is no service %q", host)
 			}
 		}
 	}

@@ -95,6 +95,9 @@ func (k *checker) protocol(at *path, name string) {
 	if name != "" && protocolOf(name) == protocolUnknown {
 		k.errorf(at, "%q is no protocol: write one of %s", name, protocols)
 	}
+	if strings.EqualFold(name, "UDP") {
+		k.warnf(ProtocolNotProxied, at, "UDP is not proxied")
+	}
 }
 
 // serverPort checks the port of a server.

@@ -34,7 +34,7 @@ func (c *Contest) Problem() Problem {
 }
 
 // Contests returns what documents ask for that others of a reader have, by the rules of docs/mesh.md: hosts of services, hosts and requests
-// of VirtualServices, hosts and ports of Gateways, traffic policies of DestinationRules. domain is that of Kubernetes Services.
+// of VirtualServices, hosts and ports of Gateways, traffic policies of DestinationRules, gateways of networks. domain is that of Kubernetes Services.
 func Contests(r Reader, domain string) []Contest {
 	found, _ := contestsOf(r, domain)
 	return found
@@ -50,6 +50,7 @@ func contestsOf(r Reader, domain string) ([]Contest, []Problem) {
 	x.virtualServices()
 	x.gatewayServers()
 	x.destinationRules()
+	x.networkGateways()
 	slices.SortStableFunc(x.found, func(a, b Contest) int {
 		return cmp.Or(CompareKeys(a.Other.Meta.Key, b.Other.Meta.Key), cmp.Compare(a.at.String(), b.at.String()), cmp.Compare(a.What, b.What))
 	})

@@ -129,7 +129,7 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	}
 	s.networks = before.networks
 	if is(config.MeshNetworks) || is(config.Service) || is(config.Node) || mesh {
-		s.networks = indexNetworks(src, domain, before.networks)
+		s.networks = indexNetworks(src, domain, s.Mesh.GetRootNamespace(), before.networks)
 	}
 	s.authorization = before.authorization
 	if is(config.AuthorizationPolicy) || mesh {

@@ -33,6 +33,11 @@ func validateService(k *checker, service *corev1.Service) {
 			k.report(root.field("clusterIPs").at(i), address, ipProblem(address))
 		}
 	}
+	addresses := spec.ClusterIPs
+	if len(addresses) == 0 {
+		addresses = []string{spec.ClusterIP}
+	}
+	k.automaticRange(root.field("clusterIP"), addresses, "connections to a service that was given it come here")
 	if len(spec.ClusterIPs) > 0 && spec.ClusterIP != "" && spec.ClusterIPs[0] != spec.ClusterIP {
 		k.errorf(root.field("clusterIPs").at(0), "must be the clusterIP")
 	}

@@ -23,6 +23,11 @@ kind: ServiceEntry
 metadata: {name: db, namespace: blue}
 spec: {hosts: [db.test], addresses: [10.1.2.3], ports: [{number: 9000, name: a, protocol: TCP}, {number: 80, name: b, protocol: HTTP}], resolution: STATIC, endpoints: [{address: 10.4.4.4}]}
 `
+		automatic = `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: db, namespace: blue}
+spec: {hosts: [db.test], ports: [{number: 9000, name: a, protocol: TCP}], resolution: STATIC, endpoints: [{address: 10.4.4.4}]}
+`
 		external = `apiVersion: v1
 kind: Service
 metadata: {name: db, namespace: blue}
@@ -58,6 +63,8 @@ spec: {clusterIP: 10.1.2.3, ports: [{name: tcp, port: 9000}, {name: http, port: 
 		{"the address of an endpoint of a headless Service", db, of("red"), []string{blueNode, clientNode}},
 		{"an endpoint of a headless Service as the address of a Service", of("blue"), ip, []string{blueNode, clientNode}},
 		{"an endpoint of a headless Service as the address of a ServiceEntry", of("blue"), entry("hosts: [r.test], addresses: [10.1.2.3], ports: [{number: 9000, name: a, protocol: TCP}]"), []string{blueNode, clientNode}},
+		{"an automatic address", automatic, entry("hosts: [r.test], addresses: [240.240.32.201, '2001:2::f0f0:20c9'], ports: [{number: 9000, name: a, protocol: TCP}]"), []string{blueNode, clientNode}},
+		{"an automatic address as an endpoint of a headless Service", automatic, strings.ReplaceAll(of("red"), "10.1.2.3", "240.240.32.201"), []string{blueNode, clientNode}},
 		{"an external name that is for red alone", external, entry(`hosts: [db.example.com], exportTo: ["."], ports: [{number: 81, name: a, protocol: TCP}]`), []string{blueNode, clientNode}},
 		{"an external name that is for the client alone", external, entry(`hosts: [db.example.com], exportTo: [client], ports: [{number: 80, name: a, protocol: HTTP}]`), []string{blueNode, clientNode}},
 		{"an external name that is blue's", external + "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system, annotations: {mesh.holdfast.dev/host-owners: \"blue: db.example.com\"}}\n",

@@ -65,6 +65,7 @@ spec: {clusterIP: 10.1.2.3, ports: [{name: tcp, port: 9000}, {name: http, port: 
 		{"an endpoint of a headless Service as the address of a ServiceEntry", of("blue"), entry("hosts: [r.test], addresses: [10.1.2.3], ports: [{number: 9000, name: a, protocol: TCP}]"), []string{blueNode, clientNode}},
 		{"an automatic address", automatic, entry("hosts: [r.test], addresses: [240.240.32.201, '2001:2::f0f0:20c9'], ports: [{number: 9000, name: a, protocol: TCP}]"), []string{blueNode, clientNode}},
 		{"an automatic address as an endpoint of a headless Service", automatic, strings.ReplaceAll(of("red"), "10.1.2.3", "240.240.32.201"), []string{blueNode, clientNode}},
+		{"an automatic address as that of a Service", automatic, strings.ReplaceAll(ip, "10.1.2.3", "240.240.32.201"), []string{blueNode, clientNode}},
 		{"an external name that is for red alone", external, entry(`hosts: [db.example.com], exportTo: ["."], ports: [{number: 81, name: a, protocol: TCP}]`), []string{blueNode, clientNode}},
 		{"an external name that is for the client alone", external, entry(`hosts: [db.example.com], exportTo: [client], ports: [{number: 80, name: a, protocol: HTTP}]`), []string{blueNode, clientNode}},
 		{"an external name that is blue's", external + "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system, annotations: {mesh.holdfast.dev/host-owners: \"blue: db.example.com\"}}\n",

@@ -398,7 +398,8 @@ func precedes(namespace string, a, b *service.Service) bool {
 // sortFor sorts services in the order in which they get an address and a port, or a name, that several have at proxies of a namespace: those
 // of the namespace itself, then those of Kubernetes, then the oldest. The endpoints of a headless Service, which its author names, are such
 // addresses, too: they come after the virtual addresses of the services that are older. So a headless Service comes among the ServiceEntries
-// by its age if one of these is older and has an address and a port for which the two may contend; the endpoints are not known here.
+// by its age if one of these is older and has an address and a port for which the two may contend; the endpoints are not known here. So does
+// a Service of Kubernetes with an address from the range of those that services without one are given: no cluster gives it such an address.
 func sortFor(namespace string, list []*service.Service) {
 	oldest := make(map[uint32]config.Age) // of the ServiceEntries with an address, by their ports
 	for _, svc := range list {
@@ -412,7 +413,7 @@ func sortFor(namespace string, list []*service.Service) {
 		}
 	}
 	late := func(svc *service.Service) bool {
-		return svc.Headless && slices.ContainsFunc(svc.Ports, func(port service.Port) bool {
+		return slices.ContainsFunc(svc.Addresses, config.InAutomaticRange) || svc.Headless && slices.ContainsFunc(svc.Ports, func(port service.Port) bool {
 			age, has := oldest[port.Number]
 			return has && !port.Protocol.IsHTTP() && age.Compare(svc.Age) < 0
 		})

@@ -63,12 +63,14 @@ func TestContests(t *testing.T) {
 			gateway("b/one", https("a.test")), gateway("a/two", https("a.test"))}, nil},
 		"traffic policies":                      {[]string{rule("a/one", ""), rule("a/two", "")}, []string{`a/one > a/two spec.trafficPolicy the trafficPolicy of "a.test"`}},
 		"traffic policies of different clients": {[]string{rule("a/one", ", exportTo: [b]"), rule("a/two", ", exportTo: [c]")}, nil},
-		"gateways of a network":                 {[]string{edge("b", "east", "{port: 15443}"), edge("a", "east", "{port: 15443}")}, []string{`b/g > a/g metadata.labels.topology.istio.io/network the gateways of the network "east"`}},
-		"gateways of the root namespace":        {[]string{edge("b", "east", "{port: 15443}"), edge("istio-system", "east", "{port: 15443}")}, []string{`istio-system/g > b/g metadata.labels.topology.istio.io/network the gateways of the network "east"`}},
-		"gateways in the MeshNetworks":          {[]string{edge("b", "east", "{port: 15443}"), kubernetes + "kind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {meshNetworks: 'networks: {east: {gateways: [{address: 192.0.2.1, port: 15443}]}}'}\n"}, []string{`istio-system/istio > b/g metadata.labels.topology.istio.io/network the gateways of the network "east"`}},
-		"gateways of two networks":              {[]string{edge("b", "east", "{port: 15443}"), edge("a", "west", "{port: 15443}")}, nil},
-		"a gateway without the port":            {[]string{edge("b", "east", "{port: 15443}"), edge("a", "east", "{port: 80}")}, nil},
-		"traffic policies of two namespaces":    {[]string{rule("a/one", ""), rule("b/two", "")}, nil},
+		"the owner is named, of Ingresses": {[]string{owned, "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: i, namespace: evil}\nspec: {tls: [{hosts: [b.test, a.test], secretName: s}], rules: [{host: a.test}, {host: b.test}]}\n"},
+			[]string{`evil/i spec.rules[0].host the mesh configuration says that "a.test" is the namespace shop's`, `evil/i spec.tls[0].hosts[1] the mesh configuration says that "a.test" is the namespace shop's`}},
+		"gateways of a network":              {[]string{edge("b", "east", "{port: 15443}"), edge("a", "east", "{port: 15443}")}, []string{`b/g > a/g metadata.labels.topology.istio.io/network the gateways of the network "east"`}},
+		"gateways of the root namespace":     {[]string{edge("b", "east", "{port: 15443}"), edge("istio-system", "east", "{port: 15443}")}, []string{`istio-system/g > b/g metadata.labels.topology.istio.io/network the gateways of the network "east"`}},
+		"gateways in the MeshNetworks":       {[]string{edge("b", "east", "{port: 15443}"), kubernetes + "kind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {meshNetworks: 'networks: {east: {gateways: [{address: 192.0.2.1, port: 15443}]}}'}\n"}, []string{`istio-system/istio > b/g metadata.labels.topology.istio.io/network the gateways of the network "east"`}},
+		"gateways of two networks":           {[]string{edge("b", "east", "{port: 15443}"), edge("a", "west", "{port: 15443}")}, nil},
+		"a gateway without the port":         {[]string{edge("b", "east", "{port: 15443}"), edge("a", "east", "{port: 80}")}, nil},
+		"traffic policies of two namespaces": {[]string{rule("a/one", ""), rule("b/two", "")}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			index := &Index{}

@@ -12,6 +12,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 )
 
 // Contest is what two documents ask for and one has (docs/mesh.md, "Whose is it").
@@ -36,7 +37,7 @@ func (c *Contest) Problem() Problem {
 }
 
 // Contests returns what documents ask for that others of a reader have, by the rules of docs/mesh.md: hosts of services, hosts and requests
-// of VirtualServices, hosts and ports of Gateways, traffic policies of DestinationRules. domain is that of Kubernetes Services.
+// of VirtualServices, hosts and ports of Gateways, traffic policies of DestinationRules, gateways of networks. domain is that of Kubernetes Services.
 func Contests(r Reader, domain string) []Contest {
 	found, _ := contestsOf(r, domain)
 	return found
@@ -52,6 +53,8 @@ func contestsOf(r Reader, domain string) ([]Contest, []Problem) {
 	x.virtualServices()
 	x.gatewayServers()
 	x.destinationRules()
+	x.networkGateways()
+	x.ingresses()
 	slices.SortStableFunc(x.found, func(a, b Contest) int {
 		return cmp.Or(CompareKeys(a.Other.Meta.Key, b.Other.Meta.Key), cmp.Compare(a.at.String(), b.at.String()), cmp.Compare(a.What, b.What))
 	})
@@ -287,6 +290,26 @@ func (x *contests) virtualServices() {
 			x.sidecarHost(key.host, of)
 		} else {
 			x.gatewayHost(key.gateway, key.host, of)
+		}
+	}
+}
+
+// ingresses warns of hosts of Ingresses of which the mesh configuration names another owner.
+func (x *contests) ingresses() {
+	for _, c := range x.reader.List(Ingress, "") {
+		spec, at := c.Spec.(*networkingv1.Ingress), &path{name: "spec"}
+		foreign := func(at *path, host string) {
+			if owner := x.owners.Of(host); owner != "" && owner != c.Namespace {
+				x.warn(HostOfAnotherNamespace, c, at, "the mesh configuration says that %q is the namespace %s's: this has none of its requests", host, owner)
+			}
+		}
+		for i, rule := range spec.Spec.Rules {
+			foreign(at.field("rules").at(i).field("host"), rule.Host)
+		}
+		for i, tls := range spec.Spec.TLS {
+			for j, host := range tls.Hosts {
+				foreign(at.field("tls").at(i).field("hosts").at(j), host)
+			}
 		}
 	}
 }

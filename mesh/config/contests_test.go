@@ -30,6 +30,9 @@ func TestContests(t *testing.T) {
 		return istio + "kind: DestinationRule\nmetadata: {name: " + name + ", namespace: " + namespace + "}\nspec: {host: a.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}" + more + "}\n"
 	}
 	owned := kubernetes + "kind: ConfigMap\nmetadata: {name: istio, namespace: istio-system, annotations: {mesh.holdfast.dev/host-owners: 'shop: a.test'}}\n"
+	edge := func(namespace, network, ports string) string {
+		return kubernetes + "kind: Service\nmetadata: {name: g, namespace: " + namespace + ", labels: {topology.istio.io/network: " + network + "}}\nspec: {ports: [" + ports + "]}\n"
+	}
 	svc := kubernetes + "kind: Service\nmetadata: {name: db, namespace: shop}\nspec: {ports: [{port: 80}]}\n"
 	for name, tc := range map[string]struct {
 		documents []string
@@ -73,7 +76,14 @@ func TestContests(t *testing.T) {
 			gateway("b/one", https("a.test")), gateway("a/two", https("a.test"))}, nil},
 		"traffic policies":                      {[]string{rule("a/one", ""), rule("a/two", "")}, []string{`a/one > a/two spec.trafficPolicy the trafficPolicy of "a.test"`}},
 		"traffic policies of different clients": {[]string{rule("a/one", ", exportTo: [b]"), rule("a/two", ", exportTo: [c]")}, nil},
-		"traffic policies of two namespaces":    {[]string{rule("a/one", ""), rule("b/two", "")}, nil},
+		"the owner is named, of Ingresses": {[]string{owned, "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: i, namespace: evil}\nspec: {tls: [{hosts: [b.test, a.test], secretName: s}], rules: [{host: a.test}, {host: b.test}]}\n"},
+			[]string{`evil/i spec.rules[0].host the mesh configuration says that "a.test" is the namespace shop's`, `evil/i spec.tls[0].hosts[1] the mesh configuration says that "a.test" is the namespace shop's`}},
+		"gateways of a network":              {[]string{edge("b", "east", "{port: 15443}"), edge("a", "east", "{port: 15443}")}, []string{`b/g > a/g metadata.labels.topology.istio.io/network the gateways of the network "east"`}},
+		"gateways of the root namespace":     {[]string{edge("b", "east", "{port: 15443}"), edge("istio-system", "east", "{port: 15443}")}, []string{`istio-system/g > b/g metadata.labels.topology.istio.io/network the gateways of the network "east"`}},
+		"gateways in the MeshNetworks":       {[]string{edge("b", "east", "{port: 15443}"), kubernetes + "kind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {meshNetworks: 'networks: {east: {gateways: [{address: 192.0.2.1, port: 15443}]}}'}\n"}, []string{`istio-system/istio > b/g metadata.labels.topology.istio.io/network the gateways of the network "east"`}},
+		"gateways of two networks":           {[]string{edge("b", "east", "{port: 15443}"), edge("a", "west", "{port: 15443}")}, nil},
+		"a gateway without the port":         {[]string{edge("b", "east", "{port: 15443}"), edge("a", "east", "{port: 80}")}, nil},
+		"traffic policies of two namespaces": {[]string{rule("a/one", ""), rule("b/two", "")}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			index := &Index{}
@@ -82,10 +92,12 @@ func TestContests(t *testing.T) {
 				if broken != nil || documents[0].Config == nil {
 					t.Fatal(broken, documents)
 				}
-				doc := documents[0].Config
-				doc.Order = StoreOrder{Revision: int64(i + 1)}
-				doc.Created = time.Unix(int64(100-i), 0) // what the author says does not count
-				index.Put(doc)
+				for _, document := range documents {
+					doc := document.Config
+					doc.Order = StoreOrder{Revision: int64(i + 1)}
+					doc.Created = time.Unix(int64(100-i), 0) // what the author says does not count
+					index.Put(doc)
+				}
 			}
 			contests, warnings := contestsOf(index, DefaultDomain)
 			var got []string

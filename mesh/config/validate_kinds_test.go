@@ -201,6 +201,8 @@ func TestServiceEntriesAreValidated(t *testing.T) {
 		{"hosts", "hosts: ['*', 'a_b', '*a.com']\n" + port, []string{`spec.hosts[0]: "*" is too much: a ServiceEntry describes some hosts`,
 			`spec.hosts[1]: "a_b" is no host: its first label must have letters, digits and '-', and may be or begin with '*'`,
 			`spec.hosts[2]: warning: "*a.com" has a "*" that is only a part of a label: such a host is not matched [HM0115]`}},
+		{"automatic addresses", "hosts: [a.com]\naddresses: [10.0.0.1, '2001:2::f0f0:1', 240.240.0.0/24]\nresolution: STATIC\n" + port, []string{`spec.addresses: warning: "2001:2::f0f0:1" is one of the addresses that services without one are given (240.240.0.0/16, 2001:2::/48), and others here are, too: it is not this one's while an older service has it [HM0412]`}},
+		{"no automatic addresses", "hosts: [a.com]\naddresses: [240.0.0.0/4, '2001:3::1', 240.241.0.1]\nresolution: STATIC\n" + port, nil},
 		{"addresses", "hosts: [a.com]\naddresses: [x, 10.0.0.0/8]\nresolution: DNS\n" + port, []string{`spec.addresses[0]: "x" is no IP address`, "spec.addresses[1]: a prefix needs the resolution NONE or STATIC"}},
 		{"ports", "hosts: [a.com]\nports: [{number: 0, name: a_b}, {number: 80, name: a, protocol: X}, {number: 80, name: a, targetPort: 70000}]", []string{
 			`spec.ports[0].name: "a_b" is no name of a port: use lower case letters, digits and '-', at most 63`,

@@ -23,6 +23,7 @@ func TestServicesAreValidated(t *testing.T) {
 		{"valid", "spec: {ports: [{port: 80}], selector: {app: a}, sessionAffinity: None}", nil},
 		{"headless without ports", "spec: {clusterIP: None}", nil},
 		{"no ports", "spec: {}", []string{"spec.ports: must have at least one port"}},
+		{"an automatic address", "spec: {clusterIP: 240.240.0.1, clusterIPs: [240.240.0.1, 10.0.0.1], ports: [{port: 80}]}", []string{`spec.clusterIP: warning: "240.240.0.1" is one of the addresses that services without one are given (240.240.0.0/16, 2001:2::/48): it is not this one's while an older service has it [HM0412]`}},
 		{"addresses", "spec: {clusterIP: x, clusterIPs: [z], ports: [{port: 80}]}", []string{`spec.clusterIP: "x" is no IP address`, `spec.clusterIPs[0]: "z" is no IP address`, "spec.clusterIPs[0]: must be the clusterIP"}},
 		{"ports", "spec: {ports: [{port: 80}, {port: 80, name: a_b, targetPort: 70000}, {port: 80, name: a, protocol: UDP}, {port: 0, name: a, protocol: SCTP}, {port: 1, name: c, protocol: X}]}", []string{
 			"spec.ports[0].name: it is missing: each of several ports needs a name",

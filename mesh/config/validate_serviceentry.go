@@ -23,6 +23,7 @@ func validateServiceEntry(k *checker, spec *networking.ServiceEntry) {
 			k.errorf(at, "a prefix needs the resolution NONE or STATIC")
 		}
 	}
+	k.automaticRange(root.field("addresses"), spec.Addresses, "it is not this one's while an older service has it")
 	k.servicePorts(root.field("ports"), spec)
 	k.resolution(root, spec)
 	k.exportTo(root.field("exportTo"), spec.ExportTo, true)

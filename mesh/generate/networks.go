@@ -62,37 +62,81 @@ func onlyMTLS(endpoints []*service.Endpoint, tls *networking.ClientTLSSettings) 
 // a network without any gateway is reached directly.
 func (g *Generator) acrossNetworks(v *proxy.View, networks *push.Networks, endpoints []*service.Endpoint, tls *networking.ClientTLSSettings) (out []*service.Endpoint) {
 	own := v.Network()
-	weights := make(map[string]map[push.NetworkGateway]uint64) // by locality
+	var reached []reachedEndpoint
 	for _, ep := range endpoints {
 		network := g.snap.NetworkOf(ep)
 		gateways := networks.Gateways(network, ep.Cluster)
-		weight := min(uint64(max(ep.Weight, 1))*uint64(networks.Scale), math.MaxUint32)
 		near := network == "" || own == network || own == ""
 		forced := own == "" && network != "" && len(gateways) > 0
 		if !forced && (near || len(gateways) == 0) {
 			if ep.Address != "" {
-				out = append(out, weighted(ep, uint32(weight)))
+				reached = append(reached, reachedEndpoint{ep, nil})
 			}
 			continue
 		}
 		gateways = reachableGateways(v.Families(), gateways)
-		if !speaksMTLS(ep, tls) || len(gateways) == 0 {
+		if speaksMTLS(ep, tls) && len(gateways) > 0 {
+			reached = append(reached, reachedEndpoint{ep, gateways})
+		}
+	}
+	share := sharesOf(reached)
+	weights := make(map[string]map[push.NetworkGateway]uint64) // by locality
+	for _, r := range reached {
+		if len(r.gateways) == 0 {
+			out = append(out, weighted(r.Endpoint, uint32(max(share(r), 1)))) //nolint:gosec // all of them together are less
 			continue
 		}
-		if weights[ep.Locality] == nil {
-			weights[ep.Locality] = make(map[push.NetworkGateway]uint64)
+		if weights[r.Locality] == nil {
+			weights[r.Locality] = make(map[push.NetworkGateway]uint64)
 		}
-		for _, gw := range gateways {
-			weights[ep.Locality][gw] += weight / uint64(len(gateways))
+		for _, gw := range r.gateways {
+			weights[r.Locality][gw] += share(r)
 		}
 	}
 	for _, locality := range slices.Sorted(maps.Keys(weights)) {
 		of := weights[locality]
 		for _, gw := range slices.SortedFunc(maps.Keys(of), push.NetworkGateway.Compare) {
-			out = append(out, gatewayEndpoint(gw, locality, uint32(min(of[gw], math.MaxUint32))))
+			out = append(out, gatewayEndpoint(gw, locality, uint32(of[gw]))) //nolint:gosec // all of them together are less
 		}
 	}
 	return out
+}
+
+// reachedEndpoint is an endpoint that a proxy reaches through gateways; directly without any.
+type reachedEndpoint struct {
+	*service.Endpoint
+	gateways []push.NetworkGateway
+}
+
+// sharesOf returns what gives an endpoint, or each of the gateways through which it is reached, its weight among the endpoints: that of the
+// endpoint, divided by the number of its gateways. Weights are multiplied so that no division leaves a remainder. If they would add up to
+// more than Envoy takes, they are made smaller in proportion. Networks that none of the endpoints is in have no part in it.
+func sharesOf(endpoints []reachedEndpoint) func(reachedEndpoint) uint64 {
+	total, scale := uint64(0), uint64(1)
+	for _, r := range endpoints {
+		total += uint64(max(r.Weight, 1))
+		if n := uint64(max(len(r.gateways), 1)); scale <= math.MaxUint32 {
+			scale = scale / greatestCommonDivisor(scale, n) * n
+		}
+	}
+	most, of := total*scale, total
+	if total > math.MaxUint32 || scale > math.MaxUint32/max(total, 1) {
+		places := 0 // what would be less than 1 is 1
+		for _, r := range endpoints {
+			places += max(len(r.gateways), 1)
+		}
+		most = math.MaxUint32 - min(uint64(places), math.MaxUint32/2) //nolint:gosec // it is not negative
+	}
+	return func(r reachedEndpoint) uint64 {
+		return uint64(max(r.Weight, 1)) * most / of / uint64(max(len(r.gateways), 1))
+	}
+}
+
+func greatestCommonDivisor(a, b uint64) uint64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // weighted returns an endpoint with a weight.

@@ -58,8 +58,8 @@ func (g *Generator) observe(m *managerv3.HttpConnectionManager) {
 // collector is a service that a proxy can reach, to which a provider sends what it collects.
 type collector struct{ cluster, host string }
 
-// collectorOf returns the collector of a provider; ok is false if the proxy has no cluster of it: Envoy rejects listeners
-// with some tracers whose cluster is missing.
+// collectorOf returns the collector of a provider; ok is false if the proxy has no cluster of it, or one that is another namespace's: Envoy
+// rejects listeners with some tracers whose cluster is missing.
 func (g *Generator) collectorOf(v *proxy.View, p *push.Provider) (c collector, ok bool) {
 	name, port := push.CollectorOf(p)
 	svc := g.snap.Collector(name)
@@ -67,7 +67,10 @@ func (g *Generator) collectorOf(v *proxy.View, p *push.Provider) (c collector, o
 		return c, false
 	}
 	if v.Type() == proxy.Sidecar {
-		svc = g.snap.Scope(v).Service(svc.Hostname)
+		scope := g.snap.Scope(v)
+		if svc = scope.Service(svc.Hostname); !scope.MeansReferred(name) {
+			svc = nil
+		}
 	} else if !slices.Contains(g.snap.Collectors(v.Namespace()), svc) {
 		svc = nil
 	}

@@ -217,7 +217,7 @@ func (g *Generator) addGRPCInbound(v *proxy.View, out Set) {
 func (g *Generator) grpcInboundChain(v *proxy.View, port uint32) *listenerv3.FilterChain {
 	b := &authz.Builder{
 		Policies: g.snap.AuthorizationPolicies(v), Principals: g.snap.Principals, TrustDomains: g.snap.TrustDomains(),
-		Provider: g.provider, Pack: pack,
+		Provider: func(name string) *authz.Provider { return g.provider(v, name) }, Pack: pack,
 	}
 	chain := &listenerv3.FilterChain{
 		Name: "inbound-plaintext",

@@ -32,7 +32,7 @@ type guard struct {
 func (g *Generator) guardOf(v *proxy.View) *guard {
 	b := &authz.Builder{
 		Policies: g.snap.AuthorizationPolicies(v), Principals: g.snap.Principals, TrustDomains: g.snap.TrustDomains(),
-		Provider: g.provider, Pack: pack,
+		Provider: func(name string) *authz.Provider { return g.provider(v, name) }, Pack: pack,
 	}
 	out := &guard{tcp: b.TCP()}
 	before, after := b.HTTP()
@@ -61,8 +61,8 @@ func (d *guard) beforeTCP(filters ...*listenerv3.Filter) []*listenerv3.Filter {
 }
 
 // provider returns the provider of a name; nil if there is none that decides about requests, or if its service is not
-// known.
-func (g *Generator) provider(name string) *authz.Provider {
+// known, or if the proxy means another one by its host.
+func (g *Generator) provider(v *proxy.View, name string) *authz.Provider {
 	for _, p := range g.snap.Mesh.GetExtensionProviders() {
 		if p.GetName() != name {
 			continue
@@ -71,8 +71,9 @@ func (g *Generator) provider(name string) *authz.Provider {
 		if out.HTTP == nil && out.GRPC == nil {
 			return nil
 		}
-		svc := g.snap.Referred(cmp.Or(out.HTTP.GetService(), out.GRPC.GetService()))
-		if svc == nil {
+		text := cmp.Or(out.HTTP.GetService(), out.GRPC.GetService())
+		svc := g.snap.Referred(text)
+		if svc == nil || v.Type() == proxy.Sidecar && !g.snap.Scope(v).MeansReferred(text) {
 			return nil
 		}
 		out.Host, out.Cluster = string(svc.Hostname), ClusterName(cmp.Or(out.HTTP.GetPort(), out.GRPC.GetPort()), "", svc.Hostname)
@@ -84,7 +85,7 @@ func (g *Generator) provider(name string) *authz.Provider {
 // guardServices returns the services that the guard of a gateway asks.
 func (g *Generator) guardServices(v *proxy.View) (out []*service.Service) {
 	for _, p := range g.snap.AuthorizationPolicies(v) {
-		if found := g.provider(p.Policy.GetProvider().GetName()); found != nil {
+		if found := g.provider(v, p.Policy.GetProvider().GetName()); found != nil {
 			out = append(out, g.snap.Referred(cmp.Or(found.HTTP.GetService(), found.GRPC.GetService())))
 		}
 	}

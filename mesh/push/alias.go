@@ -6,16 +6,25 @@ import (
 	"github.com/holdfast-xds/holdfast/mesh/service"
 )
 
+// aliasTarget is the service of which a Service of the type ExternalName is another name.
+type aliasTarget struct {
+	*service.Service
+	// by is the namespace of the Service that names it: that of the last name, if there are several.
+	by string
+}
+
 // resolveAliases replaces each Service of the type ExternalName that names a service of the mesh by an
 // alias, as Istio does: requests to it take the routes, rules and endpoints of that service. One that
 // names another host stays a service with endpoints of DNS.
-func (idx *serviceIndex) resolveAliases(before *serviceIndex) {
+func (s *Snapshot) resolveAliases(before *serviceIndex) {
+	idx := s.services
 	for _, svc := range idx.all {
-		if target := idx.targetOf(svc); target != nil {
+		if target, ok := s.targetOf(svc); ok {
 			if idx.aliases == nil {
-				idx.aliases = make(map[*service.Service]*service.Service)
+				idx.aliases, idx.targets = make(map[*service.Service]*service.Service), make(map[*service.Service]aliasTarget)
 			}
-			idx.aliases[svc] = before.alias(svc, target)
+			alias := before.alias(svc, target.Service)
+			idx.aliases[svc], idx.targets[alias] = alias, target
 		}
 	}
 	replace := func(list []*service.Service) {
@@ -33,23 +42,36 @@ func (idx *serviceIndex) resolveAliases(before *serviceIndex) {
 	}
 }
 
-// targetOf returns the service of which another is only a name, possibly through several names; nil if
-// it is none, or if the names lead out of the mesh or in a circle. It needs an index whose aliases were
-// not replaced yet.
-func (idx *serviceIndex) targetOf(svc *service.Service) *service.Service {
+// targetOf returns the service of which another is only a name, possibly through several names: each is what the namespace of the Service
+// that names it means by it, so that nobody makes an alias of another's Service with a document that this one does not see. ok is false if
+// it is none, or if the names lead out of the mesh or in a circle. It needs an index whose aliases were not replaced yet.
+func (s *Snapshot) targetOf(svc *service.Service) (target aliasTarget, ok bool) {
 	var seen []*service.Service
 	for svc.ExternalName != "" {
-		next := idx.byHost[svc.ExternalName]
-		if len(next) == 0 || slices.Contains(seen, svc) {
-			return nil
+		next := s.named(svc.Namespace, svc.ExternalName)
+		if next == nil || slices.Contains(seen, svc) {
+			return aliasTarget{}, false
 		}
 		seen = append(seen, svc)
-		svc = next[0]
+		target = aliasTarget{next, svc.Namespace}
+		svc = next
 	}
-	if len(seen) == 0 {
+	return target, len(seen) > 0
+}
+
+// aliased returns the service that proxies of a namespace reach by an alias; nil for none. A proxy has one service of a host, so that it is
+// the one that they mean by the host, if that is the target, or their own, or comes before the target also for the namespace that names it.
+// Any other one is of somebody whom the alias does not mean.
+func (s *Snapshot) aliased(namespace string, alias *service.Service) *service.Service {
+	target := s.services.targets[alias]
+	means := s.named(namespace, target.Hostname)
+	switch {
+	case means == nil || means.Resolution == service.Alias:
 		return nil
+	case means == target.Service || means.Namespace == namespace, s.sees(target.by, means) && compareServices(means, target.Service) < 0:
+		return means
 	}
-	return svc
+	return nil
 }
 
 // alias returns the alias that stands for a Service: the one of this index if it is the same, so that

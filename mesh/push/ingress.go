@@ -36,7 +36,8 @@ type ingressPath struct {
 	of     *config.Config
 }
 
-// newIngress makes the gateway of the Ingresses of the class that the mesh configuration names.
+// newIngress makes the gateway of the Ingresses of the class that the mesh configuration names, without the hosts of which this names
+// another owner.
 func (s *Snapshot) newIngress(list []*config.Config) *ingress {
 	out := &ingress{}
 	paths := make(map[string][]ingressPath)
@@ -48,12 +49,15 @@ func (s *Snapshot) newIngress(list []*config.Config) *ingress {
 			continue
 		}
 		for host, path := range s.ingressPaths(c, spec) {
+			if !s.grants(c.Namespace, "", service.Hostname(host)) {
+				continue
+			}
 			if paths[host] == nil {
 				hosts = append(hosts, host)
 			}
 			paths[host] = append(paths[host], path)
 		}
-		servers = append(servers, ingressTLS(c, spec)...)
+		servers = append(servers, s.ingressTLS(c, spec)...)
 	}
 	if len(hosts) == 0 {
 		return out
@@ -89,8 +93,9 @@ func compareIngressHosts(a, b string) int {
 	return cmp.Or(cmp.Compare(wild(a), wild(b)), cmp.Compare(len(b), len(a)), cmp.Compare(a, b))
 }
 
-// ingressTLS returns the servers for the hosts of an Ingress that have a certificate.
-func ingressTLS(c *config.Config, spec *networkingv1.Ingress) (servers []*networking.Server) {
+// ingressTLS returns the servers for the hosts of an Ingress that have a certificate, without the hosts of which the mesh configuration names
+// another owner.
+func (s *Snapshot) ingressTLS(c *config.Config, spec *networkingv1.Ingress) (servers []*networking.Server) {
 	for i, tls := range spec.Spec.TLS {
 		if tls.SecretName == "" {
 			continue
@@ -98,6 +103,10 @@ func ingressTLS(c *config.Config, spec *networkingv1.Ingress) (servers []*networ
 		hosts := tls.Hosts
 		if len(hosts) == 0 {
 			hosts = []string{"*"}
+		}
+		hosts = slices.DeleteFunc(slices.Clone(hosts), func(host string) bool { return !s.grants(c.Namespace, "", service.Hostname(host)) })
+		if len(hosts) == 0 {
+			continue
 		}
 		servers = append(servers, &networking.Server{
 			Port:  &networking.Port{Number: 443, Protocol: "HTTPS", Name: fmt.Sprintf("https-443-ingress-%s-%s-%d", c.Name, c.Namespace, i)},

@@ -41,9 +41,6 @@ type networkPrefix struct {
 type Networks struct {
 	ByNetwork map[string][]NetworkGateway
 	ByCluster map[NetworkCluster][]NetworkGateway
-	// Scale is what the weights of endpoints are multiplied by, so that they can be divided by the number
-	// of gateways of each network.
-	Scale uint32
 }
 
 // NetworkCluster is the part of a network that is in a cluster.
@@ -61,25 +58,30 @@ func (n *Networks) Gateways(network, cluster string) []NetworkGateway {
 }
 
 // indexNetworks returns the networks that the MeshNetworks, the Services of gateways and the Nodes of these say;
-// before if they are the same.
-func indexNetworks(src Source, domain string, before *networkIndex) *networkIndex {
+// before if they are the same. root is the root namespace.
+func indexNetworks(src Source, domain, root string, before *networkIndex) *networkIndex {
 	idx := &networkIndex{registries: make(map[string]string)}
 	all := make(map[NetworkGateway]struct{})
 	named := make(map[service.Hostname][]NetworkGateway) // gateways that are named by their Service
-	for _, c := range slices.SortedFunc(slices.Values(src.List(config.MeshNetworks, "")), config.Older) {
+	documents, services := slices.SortedFunc(slices.Values(src.List(config.MeshNetworks, "")), config.Older), src.List(config.Service, "")
+	owners := config.NetworkOwnersOf(services, documents, root, domain)
+	for _, c := range documents {
 		if spec, ok := c.Spec.(*meshv1alpha1.MeshNetworks); ok {
 			idx.add(spec, src.Cluster(), all, named)
 		}
 	}
 	nodes := sync.OnceValue(func() []*config.Config { return src.List(config.Node, "") })
-	for _, c := range src.List(config.Service, "") {
+	for _, c := range services {
 		spec, ok := c.Spec.(*corev1.Service)
 		if !ok {
 			continue
 		}
 		gateways := named[service.Hostname(c.Name+"."+c.Namespace+".svc."+domain)]
-		if network := c.Labels[config.NetworkLabel]; network != "" {
-			gateways = labelledGateway(network, c, spec)
+		switch network := config.GatewayNetwork(c); {
+		case network != "" && owners.Grants(c, network):
+			gateways = []NetworkGateway{{Network: network, Port: uint32(config.NetworkGatewayPort(c.Labels))}} //nolint:gosec // it is a port of the Service
+		case network == "" && c.Labels[config.NetworkLabel] != "":
+			gateways = nil // it does not have the port of a gateway
 		}
 		for _, gw := range gateways {
 			for _, at := range externalAddresses(c, spec, gw.Port, nodes) {
@@ -129,15 +131,6 @@ func parsePrefix(text string) (netip.Prefix, error) {
 	}
 	prefix, err := netip.ParsePrefix(text)
 	return prefix.Masked(), err
-}
-
-// labelledGateway returns the gateway that a Service is by its labels: none if it does not have the port.
-func labelledGateway(network string, c *config.Config, spec *corev1.Service) []NetworkGateway {
-	port := config.NetworkGatewayPort(c.Labels)
-	if !slices.ContainsFunc(spec.Spec.Ports, func(p corev1.ServicePort) bool { return int64(p.Port) == port }) {
-		return nil
-	}
-	return []NetworkGateway{{Network: network, Port: uint32(port)}}
 }
 
 // externalAddress is where a port of a Service is reached from outside its cluster.
@@ -195,7 +188,7 @@ func (g NetworkGateway) Compare(o NetworkGateway) int {
 
 // newNetworks indexes gateways: all, or those with an IP address.
 func newNetworks(all map[NetworkGateway]struct{}, resolved bool) Networks {
-	n := Networks{ByNetwork: make(map[string][]NetworkGateway), ByCluster: make(map[NetworkCluster][]NetworkGateway), Scale: 1}
+	n := Networks{ByNetwork: make(map[string][]NetworkGateway), ByCluster: make(map[NetworkCluster][]NetworkGateway)}
 	sorted := slices.SortedFunc(maps.Keys(all), NetworkGateway.Compare)
 	for _, gw := range sorted {
 		if _, err := netip.ParseAddr(gw.Address); err != nil && resolved {
@@ -205,21 +198,7 @@ func newNetworks(all map[NetworkGateway]struct{}, resolved bool) Networks {
 		key := NetworkCluster{gw.Network, gw.Cluster}
 		n.ByCluster[key] = append(n.ByCluster[key], gw)
 	}
-	for _, gateways := range n.ByNetwork {
-		n.Scale = leastCommonMultiple(n.Scale, uint32(len(gateways)))
-	}
-	for _, gateways := range n.ByCluster {
-		n.Scale = leastCommonMultiple(n.Scale, uint32(len(gateways)))
-	}
 	return n
-}
-
-func leastCommonMultiple(a, b uint32) uint32 {
-	x, y := a, b
-	for y != 0 {
-		x, y = y, x%y
-	}
-	return a / x * b
 }
 
 // Networks returns the gateways of networks. Clusters whose endpoints a proxy resolves by DNS (dns) may

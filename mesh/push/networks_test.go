@@ -2,6 +2,7 @@ package push
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
@@ -39,9 +40,6 @@ func TestNetworksAndTheirGateways(t *testing.T) {
 			t.Errorf("the gateways of %s in %s, with names %v: %s, want %s", tc.network, tc.cluster, tc.dns, got, tc.want)
 		}
 	}
-	if n := s.Networks(false).Scale; n != 6 { // of 3 gateways of east and of 2 without a cluster
-		t.Errorf("weights are multiplied by %d, want 6", n)
-	}
 	for _, tc := range []struct {
 		endpoint service.Endpoint
 		want     string
@@ -58,6 +56,38 @@ func TestNetworksAndTheirGateways(t *testing.T) {
 	}
 }
 
+// Everything that goes to a network passes its gateways: nobody adds one to the network of another namespace.
+func TestWhoseServicesAreTheGatewaysOfANetwork(t *testing.T) {
+	gateway := func(namespace, name, network, address, more string) string {
+		return "{apiVersion: v1, kind: Service, metadata: {name: " + name + ", namespace: " + namespace + ", labels: {topology.istio.io/network: " + network + more + "}}, spec: {externalIPs: [" + address + "], ports: [{port: 15443}]}}"
+	}
+	mesh := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: 'rootNamespace: root'}\n"
+	for _, tc := range []struct {
+		name, want string
+		documents  []string // the oldest first
+	}{
+		{"the root namespace's", "192.0.2.1 192.0.2.2", []string{gateway("red", "g", "net2", "6.6.6.6", ""), gateway("istio-system", "a", "net2", "192.0.2.1", ""), gateway("istio-system", "b", "net2", "192.0.2.2", "")}},
+		{"another root namespace's", "192.0.2.2", []string{mesh, gateway("istio-system", "g", "net2", "192.0.2.1", ""), gateway("root", "g", "net2", "192.0.2.2", "")}},
+		{"the oldest Service's namespace's", "192.0.2.1 192.0.2.2", []string{gateway("blue", "a", "net2", "192.0.2.1", ""), gateway("red", "a", "net2", "6.6.6.6", ""), gateway("blue", "b", "net2", "192.0.2.2", "")}},
+		{"each network's", "192.0.2.1", []string{gateway("red", "a", "net1", "6.6.6.6", ""), gateway("blue", "a", "net2", "192.0.2.1", ""), gateway("red", "b", "net2", "6.6.6.6", "")}},
+		{"one without the port is none", "192.0.2.2", []string{gateway("blue", "a", "net2", "192.0.2.1", ", networking.istio.io/gatewayPort: '9'"), gateway("red", "a", "net2", "192.0.2.2", "")}},
+		{"those that the MeshNetworks name", "192.0.2.9", []string{gateway("red", "a", "net2", "6.6.6.6", ""), networksHead + "      net2: {gateways: [{address: 192.0.2.9, port: 15443}]}\n"}},
+		{"and the root namespace's beside them", "192.0.2.1 192.0.2.9", []string{gateway("red", "a", "net2", "6.6.6.6", ""), networksHead + "      net2: {gateways: [{address: 192.0.2.9, port: 15443}]}\n", gateway("istio-system", "a", "net2", "192.0.2.1", "")}},
+		{"a Service that the MeshNetworks name", "192.0.2.1", []string{gateway("red", "a", "net2", "6.6.6.6", ""), networksHead + "      net2: {gateways: [{registryServiceName: a.blue.svc.cluster.local, port: 15443}]}\n", gateway("blue", "a", "net2", "192.0.2.1", "")}},
+		{"MeshNetworks that name none", "192.0.2.1", []string{gateway("blue", "a", "net2", "192.0.2.1", ""), networksHead + "      net2: {endpoints: [{fromCidr: 10.0.0.0/8}]}\n"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var got []string
+			for _, gw := range snapshot((&documents{}).put(t, strings.Join(tc.documents, "\n---\n"))).Networks(false).Gateways("net2", "c2") {
+				got = append(got, gw.Address)
+			}
+			if strings.Join(got, " ") != tc.want {
+				t.Errorf("%v, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestNetworksStayTheSameWhileTheyDoNotChange(t *testing.T) {
 	d := (&documents{}).put(t, networksHead+"      east: {gateways: [{address: 192.0.2.1, port: 15443}]}\n")
 	before := snapshot(d)
@@ -67,7 +97,7 @@ func TestNetworksStayTheSameWhileTheyDoNotChange(t *testing.T) {
 	if same.Since(before) != 0 {
 		t.Error("a Service that is no gateway changes the networks")
 	}
-	d.put(t, "{apiVersion: v1, kind: Service, metadata: {name: a, namespace: b, labels: {topology.istio.io/network: east}}, spec: {externalIPs: [192.0.2.2], ports: [{port: 15443}]}}")
+	d.put(t, "{apiVersion: v1, kind: Service, metadata: {name: a, namespace: b, labels: {topology.istio.io/network: west}}, spec: {externalIPs: [192.0.2.2], ports: [{port: 15443}]}}")
 	if New(d, config.DefaultDomain, same, changed, false).Since(same) != NetworkGateways {
 		t.Error("a gateway changes nothing")
 	}

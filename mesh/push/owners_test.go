@@ -2,6 +2,7 @@ package push
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -144,5 +145,30 @@ spec: {selector: {app: edge}, servers: [{hosts: ["shop/*.shop.example"], port: {
 	d.put(t, strings.Replace(owners, "    mesh.holdfast.dev/host-owners", "    mesh.holdfast.dev/scope-gateway-to-namespace: \"true\"\n    mesh.holdfast.dev/host-owners", 1))
 	if got := says(snapshot(d), "edge"); !slices.Equal(got, []string{"edge[shop/*.shop.example]"}) {
 		t.Errorf("with scopes a shared gateway serves %q", got)
+	}
+}
+
+// An Ingress of another namespace than the owner's has neither the requests nor the TLS connections of a host.
+func TestOwners_OfIngresses(t *testing.T) {
+	const svc = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: NAMESPACE}, spec: {ports: [{port: 80}]}}\n---\n"
+	ingress := func(namespace string) string {
+		return strings.ReplaceAll(svc+"{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: i, namespace: NAMESPACE}, spec: {ingressClassName: istio, tls: [{hosts: [a.shop.example, b.test], secretName: NAMESPACE}, {hosts: [pay.internal], secretName: NAMESPACE}], rules: [{host: a.shop.example, http: {paths: [{path: /NAMESPACE, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}, {host: b.test, http: {paths: [{path: /NAMESPACE, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]}}\n", "NAMESPACE", namespace)
+	}
+	s := snapshot((&documents{}).put(t, owners+"---\n"+ingress("evil")+"---\n"+ingress("shop")))
+	got := make(map[string]string)
+	for _, vs := range s.ingress.virtual {
+		for _, route := range vs.Rule.Http {
+			got[string(vs.Hosts[0])] += route.Match[0].GetUri().GetPrefix()
+		}
+	}
+	if want := map[string]string{"a.shop.example": "/shop", "b.test": "/evil/shop"}; !maps.Equal(got, want) {
+		t.Errorf("routes %v, want %v", got, want)
+	}
+	var servers []string
+	for _, server := range s.ingress.gateway.Gateway.Servers[1:] {
+		servers = append(servers, fmt.Sprint(server.GetTls().GetCredentialName(), server.GetHosts()))
+	}
+	if want := []string{"evil[b.test]", "shop[a.shop.example b.test]", "shop[pay.internal]"}; !slices.Equal(servers, want) {
+		t.Errorf("servers %q, want %q", servers, want)
 	}
 }

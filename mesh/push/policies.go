@@ -203,19 +203,31 @@ func KeySources(list []*config.Config) map[jwks.Source][]config.Key {
 	return out
 }
 
-// Referred returns the service that a MeshConfig or a URL means by NAMESPACE/HOST or HOST: whichever namespace it is in,
-// and the oldest of several; nil for none.
+// Referred returns the service that a MeshConfig or a URL means by NAMESPACE/HOST or HOST: whichever namespace it is in, and of several
+// the first of those that the owner of the host grants: that of Kubernetes, or else the oldest; nil for none.
 func (s *Snapshot) Referred(text string) *service.Service {
 	namespace, host, both := strings.Cut(text, "/")
 	if !both {
 		namespace, host = "", text
 	}
 	for _, svc := range s.services.byHost[service.Hostname(lower(host))] {
-		if !both || svc.Namespace == namespace {
+		granted := svc.Registry == kubernetes || s.grants(svc.Namespace, "", svc.Hostname)
+		if both && svc.Namespace == namespace || !both && granted {
 			return svc
 		}
 	}
 	return nil
+}
+
+// MeansReferred reports whether the proxies of a scope mean by the host of NAMESPACE/HOST the service of that namespace: a cluster has the
+// name of the host alone, so that it may be another's. By HOST each proxy means what it means by it.
+func (sc *Scope) MeansReferred(text string) bool {
+	namespace, host, both := strings.Cut(text, "/")
+	if !both {
+		return true
+	}
+	svc := sc.Service(service.Hostname(lower(host)))
+	return svc == nil || svc.Namespace == namespace || svc.Hostname != service.Hostname(lower(host)) // of an alias, its service
 }
 
 // samePolicies reports whether two snapshots have the same policies of who may do what.

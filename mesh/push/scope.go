@@ -22,8 +22,8 @@ type Scope struct {
 	// Egress are the listeners for outbound connections. Exactly one, the last, has no Listener.Port
 	// if there is such a one: it has the ports that no other one has.
 	Egress []*Egress
-	// Services are those of all Egress together, oldest first, and instead of aliases the services that
-	// these are names of.
+	// Services are those of all Egress together, in the order in which they get an address (sortFor), and instead of aliases the
+	// services that these are names of.
 	Services []*service.Service
 	// OutboundAny says that requests to unknown hosts are forwarded.
 	OutboundAny bool
@@ -39,7 +39,7 @@ type Scope struct {
 // Egress is a listener for outbound connections with what is reached through it.
 type Egress struct {
 	Listener *networking.IstioEgressListener // nil in the default scope
-	// Services are those that clients may name, sorted. Destinations are those that they reach only
+	// Services are those that clients may name, in the order in which they get an address (sortFor). Destinations are those that they reach only
 	// because a VirtualService sends requests to them.
 	Services, Destinations []*service.Service
 	Virtual                []*VirtualService
@@ -141,29 +141,41 @@ func (s *Snapshot) newScope(key scopeKey) *Scope {
 	for _, l := range listeners {
 		sc.Egress = append(sc.Egress, s.newEgress(key.namespace, l))
 	}
-	for _, e := range sc.Egress {
-		for _, list := range [][]*service.Service{e.Services, e.Destinations} {
-			for _, svc := range list {
-				if sc.byHost[svc.Hostname] != nil {
-					continue
-				}
-				of := svc
-				if svc.Resolution == service.Alias {
-					of = s.Service(key.namespace, svc.Hostname)
-				}
-				if sc.byHost[of.Hostname] == nil {
-					sc.byHost[of.Hostname] = of
-					sc.Services = append(sc.Services, of)
-				}
-				sc.byHost[svc.Hostname] = of
-			}
-		}
-	}
-	slices.SortFunc(sc.Services, compareServices)
+	sc.addServices(s, key.namespace)
 	sc.ResolvesHosts = sc.OutboundDynamic || slices.ContainsFunc(sc.Services, func(svc *service.Service) bool {
 		return svc.Resolution == service.DynamicDNS
 	})
 	return sc
+}
+
+// addServices sets the services of all Egress together. Those by their own names come before aliases, which lead to what the proxy means
+// by the name of their service.
+func (sc *Scope) addServices(s *Snapshot, namespace string) {
+	add := func(name service.Hostname, svc *service.Service) {
+		if has := sc.byHost[svc.Hostname]; has != nil {
+			svc = has
+		} else {
+			sc.byHost[svc.Hostname] = svc
+			sc.Services = append(sc.Services, svc)
+		}
+		if sc.byHost[name] == nil {
+			sc.byHost[name] = svc
+		}
+	}
+	for _, aliases := range []bool{false, true} {
+		for _, e := range sc.Egress {
+			for _, svc := range slices.Concat(e.Services, e.Destinations) {
+				switch isAlias := svc.Resolution == service.Alias; {
+				case isAlias != aliases:
+				case isAlias:
+					add(svc.Hostname, s.aliased(namespace, svc))
+				default:
+					add(svc.Hostname, svc)
+				}
+			}
+		}
+	}
+	sortFor(namespace, sc.Services)
 }
 
 // newEgress selects what a listener reaches. Through a listener with a port of its own that are the
@@ -173,8 +185,8 @@ func (s *Snapshot) newEgress(namespace string, l *networking.IstioEgressListener
 	imports := importsOf(l, namespace)
 	chosen := make(map[service.Hostname]*service.Service)
 	add := func(svc *service.Service) {
-		if svc.Resolution == service.Alias && s.Service(namespace, svc.Hostname) == nil {
-			return // a name of a service that the proxy does not see
+		if svc.Resolution == service.Alias && s.aliased(namespace, svc) == nil {
+			return // a name of a service that the proxy does not have
 		}
 		if has := chosen[svc.Hostname]; has == nil || !precedes(namespace, has, svc) {
 			chosen[svc.Hostname] = svc
@@ -202,7 +214,7 @@ func (s *Snapshot) newEgress(namespace string, l *networking.IstioEgressListener
 	for _, svc := range chosen {
 		e.Services = append(e.Services, svc)
 	}
-	slices.SortFunc(e.Services, compareServices)
+	sortFor(namespace, e.Services)
 	return e
 }
 

@@ -93,8 +93,8 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 		src = discovered{src, s}
 	}
 	s.services = before.services
-	if servicesChanged || mesh {
-		s.services = indexServices(src.Services(), before.services)
+	if servicesChanged || mesh || is(config.Namespace) && s.Mesh.GetServiceEntryVisibility().GetApplyToSidecars() {
+		s.indexServices(src.Services(), before.services)
 	}
 	s.api = before.api
 	if convertsAgain(is) || servicesChanged || mesh {
@@ -129,7 +129,7 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	}
 	s.networks = before.networks
 	if is(config.MeshNetworks) || is(config.Service) || is(config.Node) || mesh {
-		s.networks = indexNetworks(src, domain, before.networks)
+		s.networks = indexNetworks(src, domain, s.Mesh.GetRootNamespace(), before.networks)
 	}
 	s.authorization = before.authorization
 	if is(config.AuthorizationPolicy) || mesh {
@@ -257,18 +257,21 @@ type serviceIndex struct {
 	all []*service.Service // as compareServices
 	// byHost has all services of a name, of all namespaces, as compareServices.
 	byHost map[service.Hostname][]*service.Service
-	// aliases are what stands in both for Services that are another name of a service.
+	// aliases are what stands in both for Services that are another name of a service, and targets what each of them is a name of.
 	aliases map[*service.Service]*service.Service
+	targets map[*service.Service]aliasTarget
 }
 
-func indexServices(all []*service.Service, before *serviceIndex) *serviceIndex {
+// indexServices indexes services. Of which service an alias is the name depends on who sees what, so that it needs the mesh configuration,
+// the owners and the namespaces.
+func (s *Snapshot) indexServices(all []*service.Service, before *serviceIndex) {
 	idx := &serviceIndex{all: slices.Clone(all), byHost: make(map[service.Hostname][]*service.Service, len(all))}
 	slices.SortFunc(idx.all, compareServices)
 	for _, svc := range idx.all {
 		idx.byHost[svc.Hostname] = append(idx.byHost[svc.Hostname], svc)
 	}
-	idx.resolveAliases(before)
-	return idx
+	s.services = idx
+	s.resolveAliases(before)
 }
 
 // Services returns all services, those of Kubernetes first, and then oldest first.
@@ -280,12 +283,12 @@ func (s *Snapshot) Has(svc *service.Service) bool {
 }
 
 // Service returns the service that a proxy of a namespace means by a name: that of its own
-// namespace, or else that of Kubernetes, or else the oldest that it sees; nil for none. For an alias it is the service of which
-// that is another name.
+// namespace, or else that of Kubernetes, or else the oldest that it sees; nil for none. For an alias it is the service that they
+// reach by it.
 func (s *Snapshot) Service(namespace string, host service.Hostname) *service.Service {
 	found := s.named(namespace, host)
 	if found != nil && found.Resolution == service.Alias {
-		return s.named(namespace, found.ExternalName)
+		return s.aliased(namespace, found)
 	}
 	return found
 }

@@ -224,25 +224,9 @@ func (s *Snapshot) Provider(name string) *Provider {
 	return nil
 }
 
-// Collector returns the service to which a provider sends what it collects, NAMESPACE/HOST or HOST; nil if there is none, or
-// if several namespaces have the host and none is named.
-func (s *Snapshot) Collector(text string) *service.Service {
-	namespace, host, both := strings.Cut(text, "/")
-	if !both {
-		host = text
-	}
-	var found *service.Service
-	for _, svc := range s.services.byHost[service.Hostname(lower(host))] {
-		switch {
-		case both && svc.Namespace != namespace:
-		case found != nil:
-			return nil
-		default:
-			found = svc
-		}
-	}
-	return found
-}
+// Collector returns the service to which a provider sends what it collects, NAMESPACE/HOST or HOST, as Referred; nil if there is none. A
+// further service of the host takes it from nobody: istiod has none then.
+func (s *Snapshot) Collector(text string) *service.Service { return s.Referred(text) }
 
 // CollectorOf returns the service and the port that a provider of access logs or of tracing names; "" for one that names
 // none.

@@ -377,8 +377,8 @@ func (s *Snapshot) VirtualServices(gateway, namespace string) []*VirtualService 
 func lower(s string) string     { return strings.ToLower(s) }
 func containsDot(s string) bool { return strings.Contains(s, ".") }
 
-// compareServices is the order in which services get a host, an address or a port that several have: those of Kubernetes before any
-// ServiceEntry, whose author may choose any host, and then the oldest first.
+// compareServices is the order in which services get a host that several have, unless one of them is of the client's own namespace
+// (precedes): those of Kubernetes before any ServiceEntry, whose author may choose any host, and then the oldest first.
 func compareServices(a, b *service.Service) int {
 	if is := a.Registry == kubernetes; is != (b.Registry == kubernetes) {
 		if is {
@@ -386,11 +386,50 @@ func compareServices(a, b *service.Service) int {
 		}
 		return 1
 	}
-	return cmp.Or(a.Age.Compare(b.Age), cmp.Compare(a.Hostname, b.Hostname), cmp.Compare(a.Namespace, b.Namespace))
+	return byAge(a, b)
 }
 
 // precedes reports whether proxies of a namespace mean a rather than b, which has the same host and comes later in the order of
 // compareServices: that of their own namespace, or else the first.
 func precedes(namespace string, a, b *service.Service) bool {
 	return a.Namespace == namespace || b.Namespace != namespace
+}
+
+// sortFor sorts services in the order in which they get an address and a port, or a name, that several have at proxies of a namespace: those
+// of the namespace itself, then those of Kubernetes, then the oldest. The endpoints of a headless Service, which its author names, are such
+// addresses, too: they come after the virtual addresses of the services that are older. So a headless Service comes among the ServiceEntries
+// by its age if one of these is older and has an address and a port for which the two may contend; the endpoints are not known here. So does
+// a Service of Kubernetes with an address from the range of those that services without one are given: no cluster gives it such an address.
+func sortFor(namespace string, list []*service.Service) {
+	oldest := make(map[uint32]config.Age) // of the ServiceEntries with an address, by their ports
+	for _, svc := range list {
+		if svc.Registry == kubernetes || len(svc.Addresses)+len(svc.AutoAddresses) == 0 {
+			continue
+		}
+		for _, port := range svc.Ports {
+			if age, has := oldest[port.Number]; !port.Protocol.IsHTTP() && (!has || svc.Age.Compare(age) < 0) {
+				oldest[port.Number] = svc.Age
+			}
+		}
+	}
+	late := func(svc *service.Service) bool {
+		return slices.ContainsFunc(svc.Addresses, config.InAutomaticRange) || svc.Headless && slices.ContainsFunc(svc.Ports, func(port service.Port) bool {
+			age, has := oldest[port.Number]
+			return has && !port.Protocol.IsHTTP() && age.Compare(svc.Age) < 0
+		})
+	}
+	ranks := make(map[*service.Service]int, len(list))
+	for _, svc := range list {
+		if svc.Namespace != namespace {
+			ranks[svc] += 2
+		}
+		if svc.Registry != kubernetes || late(svc) {
+			ranks[svc]++
+		}
+	}
+	slices.SortFunc(list, func(a, b *service.Service) int { return cmp.Or(cmp.Compare(ranks[a], ranks[b]), byAge(a, b)) })
+}
+
+func byAge(a, b *service.Service) int {
+	return cmp.Or(a.Age.Compare(b.Age), cmp.Compare(a.Hostname, b.Hostname), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.To, b.To))
 }

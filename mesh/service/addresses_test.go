@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,21 +100,112 @@ func TestAnAddressThatADocumentNamesIsGivenToNobody(t *testing.T) {
 	key := Key{Hostname: "a.test", Namespace: "default"}
 	a.set(key, config.Age{})
 	first := a.of(key)
-	a.fix(first[0])
-	a.fix(first[1])
+	document := config.Key{Kind: config.ServiceEntry, Name: "b"}
+	a.fix(document, config.Age{}, first[0])
+	a.fix(document, config.Age{}, first[1])
 	if second := a.of(key); slices.Equal(first, second) || len(second) != 2 {
 		t.Errorf("it has %v after %v", second, first)
 	}
-	if _, moved := a.take()[key]; !moved {
+	if moved, _ := a.take(); !member(moved, key) {
 		t.Error("it is not said to have moved")
 	}
-	a.unfix(first[0])
-	a.unfix(first[1])
+	a.unfix(document, config.Age{}, first[0])
+	a.unfix(document, config.Age{}, first[1])
 	if again := a.of(key); !slices.Equal(first, again) {
 		t.Errorf("it has %v, want %v again", again, first)
 	}
-	if _, moved := a.take()[key]; !moved {
+	if moved, _ := a.take(); !member(moved, key) {
 		t.Error("it is not said to have moved back")
+	}
+}
+
+func TestAnOlderServiceKeepsItsAddressWhenAYoungerDocumentNamesIt(t *testing.T) {
+	for name, order := range map[string][]int{"as they are written": {0, 1, 2, 3, 4, 5}, "the other way round": {5, 4, 3, 2, 1, 0}, "mixed": {3, 0, 5, 2, 1, 4}} {
+		t.Run(name, func(t *testing.T) {
+			a := newAllocation()
+			a.set(Key{Hostname: "db.test", Namespace: "blue"}, config.Age{})
+			auto := a.of(Key{Hostname: "db.test", Namespace: "blue"})
+			at := func(second int64, d *config.Config) *config.Config {
+				d.Created = time.Unix(second, 0)
+				return d
+			}
+			status := func(d *config.Config, host string) *config.Config {
+				d.Status = &networking.ServiceEntryStatus{Addresses: []*networking.ServiceEntryAddress{{Value: auto[0], Host: host}, {Value: auto[1], Host: host}}}
+				return d
+			}
+			db := at(2, doc(config.ServiceEntry, "blue/db", "{hosts: [db.test], resolution: STATIC}"))
+			docs := []*config.Config{
+				db,
+				at(3, doc(config.ServiceEntry, "red/one", "{hosts: [one.test], resolution: STATIC, addresses: ["+auto[0]+", 10.0.0.1]}")),
+				at(4, doc(config.ServiceEntry, "red/two", "{hosts: [two.test], resolution: STATIC, addresses: ['"+auto[1]+"']}")),
+				at(5, doc(config.ServiceEntry, "red/within", "{hosts: [within.test], resolution: STATIC, addresses: ['::ffff:"+auto[0]+"']}")),
+				status(at(6, doc(config.ServiceEntry, "red/status", "{hosts: [status.test], resolution: STATIC}")), "status.test"),
+				at(7, doc(config.ServiceEntry, "red/all", "{hosts: [all.test], resolution: STATIC, addresses: ["+strings.Join(everyAutoAddress(), ", ")+"]}")),
+			}
+			f := newFeed()
+			r, _, l := newEntries(f)
+			for _, i := range order {
+				f.apply(docs[i])
+			}
+			service := func(host Hostname, namespace string) *Service {
+				return r.Service(Key{Hostname: host, Namespace: namespace})
+			}
+			if got := service("db.test", "blue").AutoAddresses; !slices.Equal(got, auto) {
+				t.Errorf("db.test has %v, want %v", got, auto)
+			}
+			if got := service("one.test", "red").Addresses; !slices.Equal(got, []string{"10.0.0.1"}) {
+				t.Errorf("one.test has %v, want its other address", got)
+			}
+			for _, host := range []Hostname{"two.test", "within.test"} {
+				if s := service(host, "red"); len(s.Addresses)+len(s.AutoAddresses) > 0 {
+					t.Errorf("%s has %v and %v, want none", host, s.Addresses, s.AutoAddresses)
+				}
+			}
+			own := service("status.test", "red").AutoAddresses
+			if len(own) != 2 || slices.Equal(own, auto) {
+				t.Errorf("status.test has %v, want others than %v", own, auto)
+			}
+			if got := service("all.test", "red").Addresses; len(got) != autoAddresses-2 || slices.Contains(got, auto[0]) || slices.Contains(got, own[0]) {
+				t.Errorf("all.test has %d addresses, want those that no older service has", len(got))
+			}
+			l.lines = nil
+			f.remove(db) // and they are free for the next in age
+			if got := service("one.test", "red").Addresses; !slices.Equal(got, []string{auto[0], "10.0.0.1"}) {
+				t.Errorf("one.test has %v after db.test went", got)
+			}
+			if got := service("status.test", "red").AutoAddresses; !slices.Equal(got, auto) {
+				t.Errorf("status.test has %v after db.test went, want those of its status", got)
+			}
+			for _, line := range []string{"red/one.test changed", "red/two.test changed", "red/within.test changed", "red/status.test changed", "red/all.test changed"} {
+				if !slices.Contains(l.lines, line) {
+					t.Errorf("nobody was told that %s: %q", line, l.lines)
+				}
+			}
+		})
+	}
+}
+
+// everyAutoAddress returns all addresses of IPv4 that services are given.
+func everyAutoAddress() []string {
+	var out []string
+	for number := range uint32(autoAddresses) {
+		out = append(out, autoAddress(number)[0])
+	}
+	return out
+}
+
+// Without an age, as in a directory, an address that a document names is that of the document, as ever.
+func TestOfOneAgeTheDocumentHasTheAddressThatItNames(t *testing.T) {
+	f := newFeed()
+	r, _, _ := newEntries(f)
+	f.apply(doc(config.ServiceEntry, "blue/db", "{hosts: [db.test], resolution: STATIC}"))
+	before := r.Services()[0].AutoAddresses
+	f.apply(doc(config.ServiceEntry, "red/one", "{hosts: [one.test], resolution: STATIC, addresses: ["+before[0]+"]}"))
+	if got := r.Service(Key{Hostname: "one.test", Namespace: "red"}).Addresses; !slices.Equal(got, before[:1]) {
+		t.Errorf("one.test has %v", got)
+	}
+	if got := r.Service(Key{Hostname: "db.test", Namespace: "blue"}).AutoAddresses; len(got) != 2 || slices.Equal(got, before) {
+		t.Errorf("db.test has %v", got)
 	}
 }
 
@@ -121,7 +213,7 @@ func TestWhenNoAddressIsLeftTheYoungestHasNone(t *testing.T) {
 	a := newAllocation()
 	for number := range uint32(autoAddresses) {
 		if number != 7 {
-			a.fix(autoAddress(number)[0])
+			a.fix(config.Key{}, config.Age{}, autoAddress(number)[0])
 		}
 	}
 	older, younger := Key{Hostname: "a.test", Namespace: "default"}, Key{Hostname: "b.test", Namespace: "default"}

@@ -22,7 +22,7 @@ import (
 //
 // A service without an address has automatic ones, if its host is no wildcard (but for DYNAMIC_DNS), its
 // resolution is not NONE, and the entry does not opt out: those in the entry's status, or else those of
-// an allocation.
+// an allocation. An address that an older service has so is not that of a younger entry that names it.
 type Entries struct {
 	registry
 	workloads workloads
@@ -41,6 +41,9 @@ type entry struct {
 	resolution Resolution
 	keys       []Key
 	addresses  []string
+	// its are those of the addresses that no older service has, as of a generation of the allocation.
+	its        []string
+	generation uint64
 	// assigned are automatic addresses of its hosts that are in its status.
 	assigned map[Hostname][]string
 	// inline are the endpoints that it lists; selected are those of the workloads that it selects.
@@ -142,7 +145,7 @@ func (r *Entries) replace(key config.Key, c *config.Config, touched map[Key]stru
 		delete(r.entries, key)
 		take(r.selectors, key.Namespace, key)
 		for _, address := range old.fixed() {
-			r.auto.unfix(address)
+			r.auto.unfix(key, old.config.Age(), address)
 		}
 	}
 	if c == nil {
@@ -154,7 +157,7 @@ func (r *Entries) replace(key config.Key, c *config.Config, touched map[Key]stru
 	}
 	r.entries[key] = en
 	for _, address := range en.fixed() {
-		r.auto.fix(address)
+		r.auto.fix(key, c.Age(), address)
 	}
 	for _, k := range en.keys {
 		touched[k] = struct{}{}
@@ -235,11 +238,15 @@ func (r *Entries) read(c *config.Config) *entry {
 			en.keys = append(en.keys, key)
 		}
 	}
+	seen := map[string]struct{}{} // there may be tens of thousands
 	for _, address := range spec.Addresses {
-		if normal, err := normalAddress(address); err == nil {
-			en.addresses = appendNew(en.addresses, []string{normal})
-		} else {
+		normal, err := normalAddress(address)
+		switch {
+		case err != nil:
 			r.options.reportf(c, "address %q: %w", address, err)
+		case !member(seen, normal):
+			seen[normal] = struct{}{}
+			en.addresses = append(en.addresses, normal)
 		}
 	}
 	if status, ok := c.Status.(*networking.ServiceEntryStatus); ok {
@@ -293,26 +300,62 @@ func (en *entry) fixed() []string {
 	return out
 }
 
-// allocate claims an automatic address for a service, or gives it up. It returns the services whose
-// address changed.
-func (r *Entries) allocate(touched map[Key]struct{}) map[Key]struct{} {
-	for key := range touched {
-		entries := r.hosts[key]
-		needs := len(entries) > 0 && entries[0].allocates(key.Hostname) && len(entries[0].assigned[key.Hostname]) == 0 &&
-			len(r.service(key, entries).Addresses) == 0
-		if needs {
-			r.auto.set(key, entries[0].config.Age())
-		} else {
-			r.auto.remove(key)
+// allocate claims automatic addresses for services, or gives them up, and adds the services whose address changed. Which services need
+// one depends on the addresses that older ones have: an address in a status may be one of these.
+func (r *Entries) allocate(touched map[Key]struct{}) {
+	for changed := maps.Clone(touched); len(changed) > 0; {
+		for key := range changed {
+			if entries := r.hosts[key]; r.needsAddress(key, entries) {
+				r.auto.set(key, entries[0].config.Age())
+			} else {
+				r.auto.remove(key)
+			}
+		}
+		moved, lost := r.auto.take()
+		for document := range lost {
+			if en := r.entries[document]; en != nil {
+				for _, key := range en.keys {
+					moved[key] = struct{}{}
+				}
+			}
+		}
+		maps.Copy(touched, moved)
+		changed = moved
+	}
+}
+
+// needsAddress reports whether a service of the entries of its host needs an automatic address: none of its entries names an address, also
+// if that is not theirs, and its status has none.
+func (r *Entries) needsAddress(key Key, entries []*entry) bool {
+	if len(entries) == 0 || !entries[0].allocates(key.Hostname) || len(r.assigned(key, entries[0])) > 0 {
+		return false
+	}
+	return !slices.ContainsFunc(r.joined(entries), func(en *entry) bool { return len(en.addresses) > 0 })
+}
+
+// addresses returns the addresses that an entry names, without those that an older service has. Its services share them.
+func (r *Entries) addresses(en *entry) []string {
+	if now := r.auto.settled(); en.its == nil || en.generation != now {
+		en.generation = now
+		if its := r.auto.without(en.addresses, en.config.Age()); en.its == nil || !slices.Equal(its, en.its) {
+			en.its = its
 		}
 	}
-	return r.auto.take()
+	return en.its
+}
+
+// assigned returns the automatic addresses of a service that are in the status of its oldest entry, without those that an older service has.
+func (r *Entries) assigned(key Key, en *entry) []string {
+	if len(en.assigned[key.Hostname]) == 0 {
+		return nil
+	}
+	return r.auto.without(en.assigned[key.Hostname], en.config.Age())
 }
 
 // rebuild sets the services that were touched.
 func (r *Entries) rebuild(touched map[Key]struct{}) []outcome {
 	var out []outcome
-	maps.Copy(touched, r.allocate(touched))
+	r.allocate(touched)
 	for _, key := range slices.SortedFunc(maps.Keys(touched), CompareKeys) {
 		entries := r.hosts[key]
 		if len(entries) == 0 {
@@ -365,11 +408,8 @@ func firstOfEachPort(endpoints []*Endpoint) []*Endpoint {
 // first.
 func (r *Entries) service(key Key, entries []*entry) *Service {
 	oldest := r.describe(key, entries[0])
-	for _, en := range entries[1:] {
+	for _, en := range r.joined(entries)[1:] {
 		s := r.describe(key, en)
-		if !mergeable(oldest, s) || !maps.Equal(entries[0].spec.WorkloadSelector.GetLabels(), en.spec.WorkloadSelector.GetLabels()) {
-			continue
-		}
 		for _, port := range s.Ports {
 			if _, ok := oldest.Port(port.Number); !ok {
 				oldest.Ports = append(oldest.Ports, port)
@@ -380,12 +420,23 @@ func (r *Entries) service(key Key, entries []*entry) *Service {
 	}
 	slices.Sort(oldest.ServiceAccounts)
 	if len(oldest.Addresses) == 0 {
-		oldest.AutoAddresses = entries[0].assigned[key.Hostname]
+		oldest.AutoAddresses = r.assigned(key, entries[0])
 		if len(oldest.AutoAddresses) == 0 {
 			oldest.AutoAddresses = r.auto.of(key)
 		}
 	}
 	return oldest
+}
+
+// joined returns the entries of a host that describe one service together: the oldest, and those that add ports and addresses to it.
+func (r *Entries) joined(entries []*entry) []*entry {
+	out := entries[:1:1]
+	for _, en := range entries[1:] {
+		if r.joins(entries[0], en) {
+			out = append(out, en)
+		}
+	}
+	return out
 }
 
 // toOf returns Key.To of what a document is exported to.
@@ -397,9 +448,11 @@ func (o *Options) toOf(namespace string, exportTo []string) string {
 	return strings.Join(slices.Sorted(maps.Keys(set)), ",")
 }
 
-// mergeable reports whether a second entry adds ports and addresses to a service.
-func mergeable(a, b *Service) bool {
-	return a.Resolution == b.Resolution && maps.Equal(a.Labels, b.Labels) && maps.Equal(a.ExportTo, b.ExportTo)
+// joins reports whether a younger entry of a host adds ports and addresses to the service of an older one.
+func (r *Entries) joins(older, younger *entry) bool {
+	to := func(en *entry) map[string]bool { return r.options.exportTo(en.config.Namespace, en.spec.ExportTo) }
+	return older.resolution == younger.resolution && maps.Equal(older.config.Labels, younger.config.Labels) && maps.Equal(to(older), to(younger)) &&
+		maps.Equal(older.spec.WorkloadSelector.GetLabels(), younger.spec.WorkloadSelector.GetLabels())
 }
 
 func appendNew(list, more []string) []string {
@@ -419,7 +472,7 @@ func (r *Entries) describe(key Key, en *entry) *Service {
 		ExportTo:     r.options.exportTo(key.Namespace, en.spec.ExportTo), DefaultExport: len(en.spec.ExportTo) == 0,
 		Labels: en.config.Labels, ServiceAccounts: appendNew(nil, en.spec.SubjectAltNames),
 		Distribution: ParseDistribution(en.config.Annotations[annotationDistribution]),
-		Addresses:    slices.Clone(en.addresses), Age: en.config.Age(), Registry: r.shard.Registry, Origin: en.config.Key,
+		Addresses:    slices.Clip(r.addresses(en)), Age: en.config.Age(), Registry: r.shard.Registry, Origin: en.config.Key,
 	}
 	for _, port := range en.spec.Ports {
 		p := Port{Name: port.Name, Number: port.Number, Protocol: ParseProtocol(port.Protocol)}

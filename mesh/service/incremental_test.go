@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/holdfast-xds/holdfast/mesh/config"
 )
@@ -57,6 +58,13 @@ func randomLabels(r *rand.Rand) []string {
 
 func randomIP(r *rand.Rand) string { return fmt.Sprintf("10.0.0.%d", r.IntN(5)) }
 
+// randomAutomatic returns an address that a service of few names has if it needs one and nobody else has the address.
+func randomAutomatic(r *rand.Rand) string {
+	a, key := newAllocation(), Key{Hostname: Hostname(anyOf(r, "one.com", "two.com", "three.com")), Namespace: anyOf(r, "a", "b")}
+	a.set(key, config.Age{})
+	return a.of(key)[r.IntN(2)]
+}
+
 // randomDocument returns a document out of a small number of names, so that they meet.
 func randomDocument(r *rand.Rand) *config.Config {
 	name := anyOf(r, "a", "b") + "/" + anyOf(r, "x", "w", "z")
@@ -66,9 +74,12 @@ func randomDocument(r *rand.Rand) *config.Config {
 		spec := "hosts: [" + anyOf(r, "one.com", "two.com", "one.com, two.com, three.com") + "]\nresolution: " + anyOf(r, "STATIC", "STATIC", "DNS", "DNS_ROUND_ROBIN", "NONE", "DYNAMIC_DNS") +
 			"\nports: [{number: " + anyOf(r, "80", "81") + ", name: http, targetPort: " + anyOf(r, "80", "8080") + "}" + anyOf(r, "", ", {number: 443, name: tls}") + "]\n" +
 			anyOf(r, "", "workloadSelector: {labels: {app: x}}", "workloadSelector: {labels: {app: w, version: v1}}", "endpoints: [{address: "+randomIP(r)+"}, {address: "+randomIP(r)+", weight: 3}]") +
-			"\n" + anyOf(r, "", "addresses: [10.1.0.1]") + anyOf(r, "", "\nsubjectAltNames: [z, a]")
+			"\n" + anyOf(r, "", "", "addresses: [10.1.0.1]", "addresses: ['"+randomAutomatic(r)+"', 10.1.0.2]", "addresses: ['"+randomAutomatic(r)+"']") + anyOf(r, "", "\nsubjectAltNames: [z, a]")
 		c = doc(config.ServiceEntry, name, spec, anyOf(r, "a=b", "c=d"))
-		c.Created = time.Unix(r.Int64N(2), 0)
+		c.Created = time.Unix(r.Int64N(4), 0)
+		if r.IntN(4) == 0 {
+			c.Status = &networking.ServiceEntryStatus{Addresses: []*networking.ServiceEntryAddress{{Value: randomAutomatic(r), Host: "one.com"}, {Value: randomAutomatic(r), Host: "two.com"}}}
+		}
 	case 3, 4:
 		c = doc(config.WorkloadEntry, name, "{address: "+anyOf(r, randomIP(r), randomIP(r), "vm.com", "unix:///x")+", ports: {http: "+anyOf(r, "9000", "0")+"}, labels: {app: "+anyOf(r, "x", "w")+"}}", randomLabels(r)[1:]...)
 	case 5, 6:

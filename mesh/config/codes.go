@@ -68,6 +68,7 @@ const (
 	ContestedTrafficPolicy Code = "HM0404"
 	HostOfAnotherNamespace Code = "HM0405"
 	ProtocolConflict       Code = "HM0406"
+	TooMuchTogether        Code = "HM0410"
 
 	RuleWithoutEffect   Code = "HM0501"
 	AllowsNothing       Code = "HM0502"
@@ -162,6 +163,7 @@ var Codes = []CodeInfo{
 	{ContestedTrafficPolicy, "Two DestinationRules of a namespace have a traffic policy of one host, and that of the older one counts.", "Join them.", nil},
 	{HostOfAnotherNamespace, "The host is another namespace's, so that only proxies of the document's own namespace have it from this document.", "Write it in the namespace whose it is, or restrict it with `exportTo`.", nil},
 	{ProtocolConflict, "One port of a host has two protocols, and that of the older document counts.", "Write one protocol, or two ports.", nil},
+	{TooMuchTogether, "Two documents, each within its bounds, make more together than one may make by itself ([mesh.md](mesh.md#how-much-one-document-may-make)): the message says what is left out.", "Divide the larger one, or give it fewer hosts, matches, subsets or ports.", nil},
 
 	{RuleWithoutEffect, "Another policy takes all that a rule takes, with the same action.", "Leave one of them out.", nil},
 	{AllowsNothing, "Another policy denies all that a rule allows.", "Leave the rule out, or narrow the other policy.", nil},

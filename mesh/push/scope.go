@@ -141,6 +141,7 @@ func (s *Snapshot) newScope(key scopeKey) *Scope {
 	for _, l := range listeners {
 		sc.Egress = append(sc.Egress, s.newEgress(key.namespace, l))
 	}
+	sc.limitEgress()
 	for _, e := range sc.Egress {
 		for _, list := range [][]*service.Service{e.Services, e.Destinations} {
 			for _, svc := range list {

@@ -56,8 +56,14 @@ type Snapshot struct {
 	// credentials are those of the Secrets.
 	credentials map[config.Key]*config.Credential
 
+	// bounded has what gateways have of VirtualServices that make too much there.
+	bounded map[string]map[*VirtualService]*VirtualService
+
 	mu     sync.Mutex
 	scopes map[scopeKey]func() *Scope // what returns one makes it when it is called first
+	// reaches and wide have what is left out of VirtualServices, and the services for which wildcards of DestinationRules have subsets.
+	reaches map[reachKey]*reach
+	wide    map[*DestinationRule]map[*service.Service]bool
 }
 
 // New makes the snapshot that follows before, which may be nil, after a change of documents and
@@ -119,6 +125,10 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	s.gateways = before.gateways
 	if is(config.Gateway) || s.api != before.api || mesh {
 		s.gateways = s.limitGateways(gatewaysOf(src.List(config.Gateway, ""), s.api.gateways, before.gateways))
+	}
+	s.bounded = before.bounded
+	if s.virtual != before.virtual || !slices.Equal(s.gateways, before.gateways) {
+		s.bounded = s.atGateways()
 	}
 	s.auth = before.auth
 	if changed[AuthStep] {
@@ -257,6 +267,8 @@ type serviceIndex struct {
 	all []*service.Service // as compareServices
 	// byHost has all services of a name, of all namespaces, as compareServices.
 	byHost map[service.Hostname][]*service.Service
+	// ports is how many ports all of them have, mostPorts how many one has at most.
+	ports, mostPorts int
 	// aliases are what stands in both for Services that are another name of a service.
 	aliases map[*service.Service]*service.Service
 }
@@ -266,6 +278,7 @@ func indexServices(all []*service.Service, before *serviceIndex) *serviceIndex {
 	slices.SortFunc(idx.all, compareServices)
 	for _, svc := range idx.all {
 		idx.byHost[svc.Hostname] = append(idx.byHost[svc.Hostname], svc)
+		idx.ports, idx.mostPorts = idx.ports+len(svc.Ports), max(idx.mostPorts, len(svc.Ports))
 	}
 	idx.resolveAliases(before)
 	return idx

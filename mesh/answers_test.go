@@ -53,9 +53,9 @@ func TestAdmin_WhoReadsSlowlyHoldsNoPlace(t *testing.T) {
 				reader := newSlow()
 				readers = append(readers, reader)
 				go ask(reader, path)
+				synctest.Wait() // its answer is made
 			}
 		}
-		synctest.Wait()
 		for _, path := range []string{"/status", "/documents", "/proxies", "/metrics"} {
 			w := httptest.NewRecorder()
 			began := time.Now()

@@ -12,25 +12,36 @@ import (
 // What two documents make together is bounded where configuration is made (package push), by the same functions that References warns by.
 
 // Delegation counts what a VirtualService makes with its delegates: routes for each of its hosts. Use NewDelegation.
-type Delegation struct{ routes, bytes int } // how much more it may make
+type Delegation struct {
+	routes, bytes int // how much more it may make
+	// own and matches are sizesOf of root, the last one.
+	root         *networking.HTTPRoute
+	own, matches int
+}
 
 // NewDelegation returns what a VirtualService may make with delegates.
 func NewDelegation(root *networking.VirtualService) *Delegation {
 	hosts := max(1, len(root.GetHosts()))
-	return &Delegation{MaxJoined/hosts - RoutesOf(root), MaxBytes / hosts}
+	return &Delegation{routes: MaxJoined/hosts - RoutesOf(root), bytes: MaxBytes / hosts}
 }
 
 // Takes reports whether a route of a delegate has room below a route of the root, and takes it. Each of its matches is compared with each of
-// the root's.
+// the root's. Once one has too many bytes there is no room for any.
 func (d *Delegation) Takes(root, delegate *networking.HTTPRoute) bool {
 	routes := times(MatchesOf(root), MatchesOf(delegate))
-	rootOwn, rootMatches := sizesOf(root)
-	delegateOwn, delegateMatches := sizesOf(delegate)
-	bytes := times(routes, max(1, rootOwn+delegateOwn)) + times(max(1, rootMatches), MatchesOf(delegate)) + times(max(1, delegateMatches), MatchesOf(root))
-	if routes > d.routes || bytes > d.bytes {
+	if routes > d.routes || d.bytes <= 0 {
 		return false
 	}
-	d.routes, d.bytes = d.routes-routes, d.bytes-bytes
+	if d.root != root {
+		d.root = root
+		d.own, d.matches = sizesOf(root)
+	}
+	own, matches := sizesOf(delegate)
+	d.bytes -= times(routes, max(1, d.own+own)) + times(max(1, d.matches), MatchesOf(delegate)) + times(max(1, matches), MatchesOf(root))
+	if d.bytes < 0 {
+		return false
+	}
+	d.routes -= routes
 	return true
 }
 
@@ -48,7 +59,7 @@ func sizesOf(route *networking.HTTPRoute) (own, matches int) {
 // HostsAtGateway returns how many of the hosts of a VirtualService, from the first on, make at most MaxJoined routes and chains at a Gateway: each host of a
 // server that meets one of them has all of them. hosts are in full; makes is RoutesOf and ChainsOf.
 func HostsAtGateway(gateway *networking.Gateway, of string, hosts []string, namespace string, makes int) int {
-	all := hostsOf(gateway)
+	all := HostsOf(gateway)
 	pairs := times(max(1, all), max(1, len(hosts)))
 	switch {
 	case times(pairs, max(1, makes)) <= MaxJoined:
@@ -72,8 +83,8 @@ func HostsAtGateway(gateway *networking.Gateway, of string, hosts []string, name
 	return len(hosts)
 }
 
-// hostsOf returns how many hosts the servers of a Gateway have.
-func hostsOf(gateway *networking.Gateway) (n int) {
+// HostsOf returns how many hosts the servers of a Gateway have.
+func HostsOf(gateway *networking.Gateway) (n int) {
 	for _, server := range gateway.GetServers() {
 		n += len(server.GetHosts())
 	}
@@ -82,7 +93,7 @@ func hostsOf(gateway *networking.Gateway) (n int) {
 
 // tooManyPairs reports whether a VirtualService has too many hosts to compare each of them with those of a Gateway.
 func tooManyPairs(gateway *networking.Gateway, hosts int) bool {
-	return times(max(1, hostsOf(gateway)), max(1, hosts)) > MaxCompared
+	return times(max(1, HostsOf(gateway)), max(1, hosts)) > MaxCompared
 }
 
 // meets reports whether a host of a server of a Gateway, which is in the namespace of, and one of a VirtualService of a namespace have a host in common.

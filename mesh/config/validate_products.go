@@ -97,7 +97,7 @@ func (k *checker) products() {
 	case *networking.DestinationRule:
 		k.destinationRuleProducts(root, spec)
 	case *networking.Gateway:
-		k.product(root.field("servers"), MaxHosts, "hosts of servers", factor{hostsOf(spec), "hosts"})
+		k.product(root.field("servers"), MaxHosts, "hosts of servers", factor{HostsOf(spec), "hosts"})
 	case *networking.Sidecar:
 		hosts := 0
 		for _, e := range spec.Egress {

@@ -56,14 +56,16 @@ type Snapshot struct {
 	// credentials are those of the Secrets.
 	credentials map[config.Key]*config.Credential
 
-	// bounded has what gateways have of VirtualServices that make too much there.
-	bounded map[string]map[*VirtualService]*VirtualService
+	// gatewaysByRef has the gateways by the names by which VirtualServices refer to them.
+	gatewaysByRef map[string]boundedGateway
 
 	mu     sync.Mutex
 	scopes map[scopeKey]func() *Scope // what returns one makes it when it is called first
 	// reaches and wide have what is left out of VirtualServices, and the services for which wildcards of DestinationRules have subsets.
 	reaches map[reachKey]*reach
 	wide    map[*DestinationRule]map[*service.Service]bool
+	// atGateway has how many hosts gateways have of VirtualServices that may make too much there.
+	atGateway map[gatewayPair]int
 }
 
 // New makes the snapshot that follows before, which may be nil, after a change of documents and
@@ -126,9 +128,9 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	if is(config.Gateway) || s.api != before.api || mesh {
 		s.gateways = s.limitGateways(gatewaysOf(src.List(config.Gateway, ""), s.api.gateways, before.gateways))
 	}
-	s.bounded = before.bounded
-	if s.virtual != before.virtual || !slices.Equal(s.gateways, before.gateways) {
-		s.bounded = s.atGateways()
+	s.gatewaysByRef = before.gatewaysByRef
+	if s.gatewaysByRef == nil || !slices.Equal(s.gateways, before.gateways) {
+		s.gatewaysByRef = indexGateways(s.gateways)
 	}
 	s.auth = before.auth
 	if changed[AuthStep] {

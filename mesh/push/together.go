@@ -110,44 +110,61 @@ func (s *Snapshot) RoutesAt(vs *VirtualService, to string, port uint32) bool {
 	return of == nil || !of.ports[port] && (port != 0 || len(of.ports) == 0)
 }
 
-// atGateways returns what gateways have of VirtualServices that make too much there; nil for nothing at all. Others are not in it.
-func (s *Snapshot) atGateways() map[string]map[*VirtualService]*VirtualService {
-	var out map[string]map[*VirtualService]*VirtualService
-	for _, gw := range s.gateways {
-		for _, vs := range s.virtual.byGateway[gw.Ref()] {
-			hosts := make([]string, len(vs.Hosts))
-			for i, host := range vs.Hosts {
-				hosts[i] = string(host)
-			}
-			n := config.HostsAtGateway(gw.Gateway, gw.Namespace, hosts, vs.Namespace, vs.makes)
-			if n == len(hosts) {
-				continue
-			}
-			if out == nil {
-				out = make(map[string]map[*VirtualService]*VirtualService)
-			}
-			if out[gw.Ref()] == nil {
-				out[gw.Ref()] = make(map[*VirtualService]*VirtualService)
-			}
-			var less *VirtualService
-			if n > 0 {
-				of := *vs
-				of.Hosts = vs.Hosts[:n]
-				less = &of
-			}
-			out[gw.Ref()][vs] = less
-		}
+// boundedGateway is a gateway with the number of the hosts of its servers.
+type boundedGateway struct {
+	*GatewayConfig
+	hosts int
+}
+
+func indexGateways(gateways []*GatewayConfig) map[string]boundedGateway {
+	out := make(map[string]boundedGateway, len(gateways))
+	for _, gw := range gateways {
+		out[gw.Ref()] = boundedGateway{gw, config.HostsOf(gw.Gateway)}
 	}
 	return out
 }
 
-// only returns a VirtualService with those of its hosts that less has, which has some of them; nil if there are none.
-func (vs *VirtualService) only(less *VirtualService) *VirtualService {
-	if less == nil {
-		return nil
+type gatewayPair struct {
+	gateway string
+	vs      *VirtualService
+}
+
+// hostsAt returns how many of the hosts of a VirtualService, from the first on, a gateway has: all, unless they make too much there. It is computed for
+// who has the gateway, and not for each snapshot: hosts are compared with hosts.
+func (s *Snapshot) hostsAt(gateway string, vs *VirtualService) int {
+	gw, known := s.gatewaysByRef[gateway]
+	if !known || gw.hosts*len(vs.Hosts)*max(1, vs.makes) <= config.MaxJoined {
+		return len(vs.Hosts)
+	}
+	pair := gatewayPair{gateway, vs}
+	s.mu.Lock()
+	n, done := s.atGateway[pair]
+	s.mu.Unlock()
+	if done {
+		return n
+	}
+	hosts := make([]string, len(vs.Hosts))
+	for i, host := range vs.Hosts {
+		hosts[i] = string(host)
+	}
+	n = config.HostsAtGateway(gw.Gateway, gw.Namespace, hosts, vs.Namespace, vs.makes)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.atGateway == nil {
+		s.atGateway = make(map[gatewayPair]int)
+	}
+	s.atGateway[pair] = n
+	return n
+}
+
+// only returns a VirtualService with some of its hosts alone; nil if it has none of them.
+func (vs *VirtualService) only(some []service.Hostname) *VirtualService {
+	keep := make(map[service.Hostname]bool, len(some))
+	for _, host := range some {
+		keep[host] = true
 	}
 	of := *vs
-	of.Hosts = slices.DeleteFunc(slices.Clone(vs.Hosts), func(host service.Hostname) bool { return !slices.Contains(less.Hosts, host) })
+	of.Hosts = slices.DeleteFunc(slices.Clone(vs.Hosts), func(host service.Hostname) bool { return !keep[host] })
 	if len(of.Hosts) == 0 {
 		return nil
 	}

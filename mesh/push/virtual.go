@@ -363,14 +363,14 @@ func (s *Snapshot) VirtualServices(gateway, namespace string) []*VirtualService 
 	}
 	var own, converted, others []*VirtualService
 	for _, vs := range s.virtual.byGateway[gateway] {
-		less, isBounded := s.bounded[gateway][vs]
+		whole := vs
 		if of, limited := s.virtual.limited[vs]; limited && vs.Namespace != namespace {
 			if vs = of; vs == nil {
 				continue
 			}
 		}
-		if isBounded {
-			if vs = vs.only(less); vs == nil {
+		if n := s.hostsAt(gateway, whole); n < len(whole.Hosts) {
+			if vs = vs.only(whole.Hosts[:n]); vs == nil {
 				continue
 			}
 		}

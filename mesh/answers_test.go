@@ -42,7 +42,7 @@ func (s *slow) SetWriteDeadline(time.Time) error {
 func TestAdmin_WhoReadsSlowlyHoldsNoPlace(t *testing.T) {
 	e := newDoors(t, func(*Config) {})
 	synctest.Test(t, func(t *testing.T) {
-		e.doors.questions = make(chan struct{}, maxQuestions) // of this bubble
+		e.doors.questions, e.doors.statuses = make(chan struct{}, maxQuestions), make(chan struct{}, maxQuestions) // of this bubble
 		handler := e.adminHandler()
 		ask := func(w http.ResponseWriter, path string) {
 			handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", path, nil))
@@ -61,6 +61,15 @@ func TestAdmin_WhoReadsSlowlyHoldsNoPlace(t *testing.T) {
 			began := time.Now()
 			if ask(w, path); w.Code != http.StatusOK || time.Since(began) != 0 {
 				t.Errorf("%s: %d after %s: %s", path, w.Code, time.Since(began), w.Body)
+			}
+		}
+		for range maxQuestions { // which are made
+			e.doors.questions <- struct{}{}
+		}
+		for path, code := range map[string]int{"/status": http.StatusOK, "/documents": http.StatusServiceUnavailable} {
+			w := httptest.NewRecorder()
+			if ask(w, path); w.Code != code {
+				t.Errorf("%s: %d beside questions that are answered", path, w.Code)
 			}
 		}
 		for _, reader := range readers {

@@ -58,6 +58,7 @@ const (
 type doors struct {
 	tls       *tls.Config // of Config.Admin; nil for plaintext
 	questions chan struct{}
+	statuses  chan struct{} // of /status and /proxies, which are made soon, and do not wait for other questions
 	diffs     chan struct{}
 	bodies    chan struct{} // of POST /diff that are read, or wait for their comparison
 	answers   answers
@@ -129,7 +130,7 @@ func (e *Environment) warnOfDoors() {
 func (e *Environment) openDoors() error {
 	e.cfg.MaxDiff = cmp.Or(e.cfg.MaxDiff, int64(DefaultMaxDiff))
 	e.doors = doors{
-		questions: make(chan struct{}, maxQuestions), diffs: make(chan struct{}, 1), bodies: make(chan struct{}, maxQuestions), answers: answers{max: maxUnread}, now: time.Now,
+		questions: make(chan struct{}, maxQuestions), statuses: make(chan struct{}, maxQuestions), diffs: make(chan struct{}, 1), bodies: make(chan struct{}, maxQuestions), answers: answers{max: maxUnread}, now: time.Now,
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_mesh_admin_refused_total", Help: "Requests to the admin address that were refused: because of their size, because as many are answered, because the certificate is of somebody else, or because the client did not read its answer.",
 		}, []string{"reason"}),
@@ -362,12 +363,9 @@ func (e *Environment) handleHealth(mux *http.ServeMux) {
 func (e *Environment) adminHandler() http.Handler {
 	mux := http.NewServeMux()
 	e.handleHealth(mux)
-	questions := func(pattern string, handler http.HandlerFunc) {
-		mux.HandleFunc(pattern, e.one(e.doors.questions, handler))
-	}
-	questions("GET /status", func(w http.ResponseWriter, _ *http.Request) { respond(w, e.Status()) })
-	questions("GET /proxies", func(w http.ResponseWriter, r *http.Request) { respond(w, e.Fleet(r.Context())) })
-	questions("GET /documents", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /status", e.one(e.doors.statuses, func(w http.ResponseWriter, _ *http.Request) { respond(w, e.Status()) }))
+	mux.HandleFunc("GET /proxies", e.one(e.doors.statuses, func(w http.ResponseWriter, r *http.Request) { respond(w, e.Fleet(r.Context())) }))
+	mux.HandleFunc("GET /documents", e.one(e.doors.questions, func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		var kind config.Kind
 		if q.Get("kind") != "" {
@@ -378,8 +376,8 @@ func (e *Environment) adminHandler() http.Handler {
 			}
 		}
 		respond(w, e.Documents(kind, q.Get("namespace"), q.Get("name")))
-	})
-	questions("GET /explain", e.explain)
+	}))
+	mux.HandleFunc("GET /explain", e.one(e.doors.questions, e.explain))
 	mux.HandleFunc("POST /diff", e.diff)
 	if e.cfg.Pprof {
 		// The command line is left out, as it is in the agent.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -119,9 +120,19 @@ type (
 	}
 )
 
+// diff answers POST /diff. The request is read before its place among the comparisons is taken, so that nobody waits for a slow sender, and to its
+// end, so that its context ends when the client leaves.
 func (e *Environment) diff(w http.ResponseWriter, r *http.Request) {
+	if !e.enter(e.doors.bodies, w, r) {
+		return
+	}
+	defer func() { <-e.doors.bodies }()
 	var req DiffRequest
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, e.cfg.MaxDiff)).Decode(&req); err != nil {
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, e.cfg.MaxDiff))
+	if err == nil {
+		err = json.Unmarshal(text, &req)
+	}
+	if err != nil {
 		if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 			e.doors.refused.WithLabelValues(refusedSize).Inc()
 			http.Error(w, fmt.Sprintf("the documents have more than %d bytes, which is what --max-diff-bytes of this server allows: compare some of them, or raise it", e.cfg.MaxDiff), http.StatusRequestEntityTooLarge)
@@ -130,8 +141,16 @@ func (e *Environment) diff(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the request cannot be read: "+err.Error(), http.StatusBadRequest)
 		return
 	}
+	e.one(e.doors.diffs, func(w http.ResponseWriter, r *http.Request) { e.compare(w, r, req) })(w, r)
+}
+
+func (e *Environment) compare(w http.ResponseWriter, r *http.Request, req DiffRequest) {
 	proxies, problems, err := e.Diff(r.Context(), req.Proxy, req.Files)
-	if err != nil {
+	switch {
+	case r.Context().Err() != nil:
+		http.Error(w, "the client has left", http.StatusServiceUnavailable)
+		return
+	case err != nil:
 		http.Error(w, err.Error(), http.StatusNotFound)
 		return
 	}

@@ -51,13 +51,17 @@ const (
 	refusedSize     = "size"     // of POST /diff
 	refusedBusy     = "busy"     // as many are answered
 	refusedIdentity = "identity" // the certificate is of somebody else
+	refusedSlow     = "slow"     // the client has not read its answer while there were too many of others
 )
 
 // doors are what the HTTP servers of a control plane share.
 type doors struct {
 	tls       *tls.Config // of Config.Admin; nil for plaintext
 	questions chan struct{}
+	statuses  chan struct{} // of /status and /proxies, which are made soon, and do not wait for other questions
 	diffs     chan struct{}
+	bodies    chan struct{} // of POST /diff that are read, or wait for their comparison
+	answers   answers
 	refused   *prometheus.CounterVec
 	now       func() time.Time
 }
@@ -126,12 +130,12 @@ func (e *Environment) warnOfDoors() {
 func (e *Environment) openDoors() error {
 	e.cfg.MaxDiff = cmp.Or(e.cfg.MaxDiff, int64(DefaultMaxDiff))
 	e.doors = doors{
-		questions: make(chan struct{}, maxQuestions), diffs: make(chan struct{}, 1), now: time.Now,
+		questions: make(chan struct{}, maxQuestions), statuses: make(chan struct{}, maxQuestions), diffs: make(chan struct{}, 1), bodies: make(chan struct{}, maxQuestions), answers: answers{max: maxUnread}, now: time.Now,
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "holdfast_mesh_admin_refused_total", Help: "Requests to the admin address that were refused: because of their size, because as many are answered, or because the certificate is of somebody else.",
+			Name: "holdfast_mesh_admin_refused_total", Help: "Requests to the admin address that were refused: because of their size, because as many are answered, because the certificate is of somebody else, or because the client did not read its answer.",
 		}, []string{"reason"}),
 	}
-	for _, reason := range []string{refusedSize, refusedBusy, refusedIdentity} {
+	for _, reason := range []string{refusedSize, refusedBusy, refusedIdentity, refusedSlow} {
 		e.doors.refused.WithLabelValues(reason)
 	}
 	e.metrics.MustRegister(e.doors.refused)
@@ -315,26 +319,40 @@ func identities(cert *x509.Certificate) []string {
 	return names
 }
 
-// one answers at most as many requests at once as places has room for; the others wait, placeTimeout at most.
+// one makes at most as many answers at once as places has room for; the others wait, placeTimeout at most. Who reads an answer slowly
+// holds no place.
 func (e *Environment) one(places chan struct{}, handler http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), placeTimeout)
-		defer cancel()
-		select {
-		case places <- struct{}{}:
-			defer func() { <-places }()
-			handler(w, r)
-		case <-ctx.Done():
-			e.doors.refused.WithLabelValues(refusedBusy).Inc()
-			w.Header().Set("Retry-After", "10")
-			http.Error(w, fmt.Sprintf("the server answers %d other requests of this kind: ask again later", cap(places)), http.StatusServiceUnavailable)
+		if !e.enter(places, w, r) {
+			return
 		}
+		answer := func() *rendered {
+			defer func() { <-places }()
+			return render(handler, r)
+		}()
+		e.write(w, answer)
+	}
+}
+
+// enter takes a place, which the caller leaves. It waits for placeTimeout at most; if there is none, it answers so and returns false.
+func (e *Environment) enter(places chan struct{}, w http.ResponseWriter, r *http.Request) bool {
+	ctx, cancel := context.WithTimeout(r.Context(), placeTimeout)
+	defer cancel()
+	select {
+	case places <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		e.doors.refused.WithLabelValues(refusedBusy).Inc()
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, fmt.Sprintf("the server answers %d other requests of this kind: ask again later", cap(places)), http.StatusServiceUnavailable)
+		return false
 	}
 }
 
 // handleHealth adds what probes and scrapers ask for.
 func (e *Environment) handleHealth(mux *http.ServeMux) {
-	mux.Handle("GET /metrics", promhttp.HandlerFor(e.metrics, promhttp.HandlerOpts{MaxRequestsInFlight: maxQuestions}))
+	metrics := promhttp.HandlerFor(e.metrics, promhttp.HandlerOpts{MaxRequestsInFlight: maxQuestions})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) { e.write(w, render(metrics.ServeHTTP, r)) })
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
 		if err := e.ready(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -345,12 +363,9 @@ func (e *Environment) handleHealth(mux *http.ServeMux) {
 func (e *Environment) adminHandler() http.Handler {
 	mux := http.NewServeMux()
 	e.handleHealth(mux)
-	questions := func(pattern string, handler http.HandlerFunc) {
-		mux.HandleFunc(pattern, e.one(e.doors.questions, handler))
-	}
-	questions("GET /status", func(w http.ResponseWriter, _ *http.Request) { respond(w, e.Status()) })
-	questions("GET /proxies", func(w http.ResponseWriter, r *http.Request) { respond(w, e.Fleet(r.Context())) })
-	questions("GET /documents", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /status", e.one(e.doors.statuses, func(w http.ResponseWriter, _ *http.Request) { respond(w, e.Status()) }))
+	mux.HandleFunc("GET /proxies", e.one(e.doors.statuses, func(w http.ResponseWriter, r *http.Request) { respond(w, e.Fleet(r.Context())) }))
+	mux.HandleFunc("GET /documents", e.one(e.doors.questions, func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		var kind config.Kind
 		if q.Get("kind") != "" {
@@ -361,9 +376,9 @@ func (e *Environment) adminHandler() http.Handler {
 			}
 		}
 		respond(w, e.Documents(kind, q.Get("namespace"), q.Get("name")))
-	})
-	questions("GET /explain", e.explain)
-	mux.HandleFunc("POST /diff", e.one(e.doors.diffs, e.diff))
+	}))
+	mux.HandleFunc("GET /explain", e.one(e.doors.questions, e.explain))
+	mux.HandleFunc("POST /diff", e.diff)
 	if e.cfg.Pprof {
 		// The command line is left out, as it is in the agent.
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index) // and those that have a name: heap, goroutine, …

@@ -166,14 +166,18 @@ type ProxyDifference struct {
 	Differences []inspect.Difference `json:"differences"`
 }
 
+// maxDiffText bounds what Diff says of what differs, of all proxies together, in bytes.
+const maxDiffText = 32 << 20
+
 // Diff returns what other documents, by file name, would change for a connected proxy, or for each of
-// them for "". Problems are those of the documents; with errors among them nothing is compared.
+// them for "". Problems are those of the documents; with errors among them nothing is compared. It returns the error of ctx soon after
+// that ends: within what one part of the configuration of one proxy takes, which is bounded as the documents in use are.
 func (e *Environment) Diff(ctx context.Context, node string, files map[string]string) (out []ProxyDifference, problems []config.Problem, err error) {
 	served, err := e.served(node)
 	if err != nil {
 		return nil, nil, err
 	}
-	store, problems, err := readAll(files)
+	store, problems, err := readAll(ctx, files)
 	if err != nil || config.Invalid(problems) {
 		return nil, problems, err
 	}
@@ -187,10 +191,10 @@ func (e *Environment) Diff(ctx context.Context, node string, files map[string]st
 		Cluster: e.cfg.Cluster, Domain: e.cfg.Domain, Shards: shards,
 		OnService: func(service.ServiceEvent) {}, OnEndpoints: func(service.Key, service.Change) {},
 	})
-	ctx, stop := context.WithCancel(ctx)
+	running, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, 1)
-	go func() { ended <- store.Run(ctx) }()
+	go func() { ended <- store.Run(running) }()
 	for !store.HasSynced() {
 		if !wake.Sleep(ctx, syncPoll) {
 			return nil, problems, ctx.Err()
@@ -198,20 +202,31 @@ func (e *Environment) Diff(ctx context.Context, node string, files map[string]st
 	}
 	stop()
 	<-ended
+	if ctx.Err() != nil {
+		return nil, problems, ctx.Err()
+	}
 	snap := push.New(struct {
 		config.Reader
 		*service.Discovery
 		push.KeyReader
 	}{store, discovery, e.keyReader()}, e.cfg.Domain, nil, nil, true)
+	room := maxDiffText
 	for _, s := range served {
-		would := server.WouldServe(snap, shards, discovery, s.Proxy)
-		out = append(out, ProxyDifference{s.Proxy.Node, inspect.Diff(s, would)})
+		would, ok := server.WouldServe(ctx, snap, shards, discovery, s.Proxy)
+		if !ok {
+			return nil, problems, ctx.Err()
+		}
+		differences, ok := inspect.Diff(ctx, s, would, &room)
+		if !ok {
+			return nil, problems, ctx.Err()
+		}
+		out = append(out, ProxyDifference{s.Proxy.Node, differences})
 	}
 	return out, problems, nil
 }
 
-// readAll reads the documents of files into a store.
-func readAll(files map[string]string) (*config.Memory, []config.Problem, error) {
+// readAll reads the documents of files into a store, until ctx ends.
+func readAll(ctx context.Context, files map[string]string) (*config.Memory, []config.Problem, error) {
 	store := config.NewMemory()
 	var problems []config.Problem
 	names := make([]string, 0, len(files))
@@ -220,6 +235,9 @@ func readAll(files map[string]string) (*config.Memory, []config.Problem, error) 
 	}
 	slices.Sort(names)
 	for _, name := range names {
+		if ctx.Err() != nil {
+			return nil, problems, ctx.Err()
+		}
 		documents, broken := config.Read(name, []byte(files[name]))
 		if broken != nil {
 			problems = append(problems, *broken)

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
+	"github.com/holdfast-xds/holdfast/internal/printable"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
 
@@ -177,18 +177,8 @@ func (p *printer) printf(format string, args ...any) {
 	fmt.Fprintf(p, format, args...)
 }
 
-// Printable returns a text with blanks for line breaks, and without control characters.
-func Printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return ' '
-		case !unicode.IsPrint(r):
-			return unicode.ReplacementChar
-		}
-		return r
-	}, s)
-}
+// Printable is printable.Line.
+func Printable(s string) string { return printable.Line(s) }
 
 // details returns what is to be said about a resource, a line each: where it is from at the top of a tree,
 // and what is wrong with it anywhere.

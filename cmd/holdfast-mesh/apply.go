@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-xds/holdfast/internal/cli"
+	"github.com/holdfast-xds/holdfast/internal/printable"
 	"github.com/holdfast-xds/holdfast/internal/userfile"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/analysis"
@@ -83,7 +84,7 @@ func input(paths []string, stdin io.Reader) (in dir.Input, err error) {
 func printProblems(out io.Writer, problems []config.Problem) error {
 	shown, _ := config.Unsuppressed(problems)
 	for _, p := range shown {
-		if _, err := fmt.Fprintln(out, p); err != nil {
+		if err := printable.Fprintf(out, "%s\n", p); err != nil {
 			return cli.Failed(err)
 		}
 	}
@@ -105,7 +106,7 @@ func warn(out io.Writer, stored []etcd.Stored, documents []*config.Config) (warn
 	}
 	for _, p := range analysis.Of(index, config.DefaultDomain).Problems {
 		if applied[p.Key] && !p.Suppressed {
-			_, _ = fmt.Fprintln(out, p)
+			_ = printable.Fprintf(out, "%s\n", p)
 			warned++
 		}
 	}
@@ -128,7 +129,7 @@ func listed(ctx context.Context, client *etcd.Client, namespace string, errs io.
 		return nil, cli.Failed(err)
 	}
 	if len(l.Denied) > 0 {
-		_, _ = fmt.Fprintf(errs, "holdfast-mesh: kinds that this user may not read in the namespace %s are left out: %d\n", namespace, len(l.Denied))
+		_ = printable.Fprintf(errs, "holdfast-mesh: kinds that this user may not read in the namespace %s are left out: %d\n", namespace, len(l.Denied))
 	}
 	return l.Documents, nil
 }
@@ -235,11 +236,11 @@ func carryOut(ctx context.Context, stdout io.Writer, w config.Writer, p *change.
 	show := func(a change.Action) {
 		switch {
 		case a.Err != nil:
-			_, _ = fmt.Fprintf(stdout, "%s failed: %v\n", a.Key, a.Err)
+			_ = printable.Fprintf(stdout, "%s failed: %v\n", a.Key, a.Err)
 		case dryRun:
-			_, _ = fmt.Fprintf(stdout, "%s %s (dry run)\n", a.Key, a.Verb)
+			_ = printable.Fprintf(stdout, "%s %s (dry run)\n", a.Key, a.Verb)
 		default:
-			_, _ = fmt.Fprintf(stdout, "%s %s\n", a.Key, a.Verb)
+			_ = printable.Fprintf(stdout, "%s %s\n", a.Key, a.Verb)
 		}
 	}
 	if dryRun {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/holdfast-xds/holdfast/internal/printable"
 	"github.com/holdfast-xds/holdfast/mesh"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/etcd"
@@ -72,7 +73,7 @@ func completeDocuments(s *store, a *admin, names int) cobra.CompletionFunc {
 			if key.Namespace != "" && namespace == "" {
 				name = key.Namespace + "/" + name
 			}
-			if !slices.Contains(args, name) {
+			if !slices.Contains(args, name) && printable.Is(name) {
 				out = append(out, name)
 			}
 		}
@@ -110,7 +111,9 @@ func completeProxies(a *admin) cobra.CompletionFunc {
 		}
 		var out []string
 		for _, p := range f.Proxies {
-			out = append(out, p.Node)
+			if printable.Is(p.Node) {
+				out = append(out, p.Node)
+			}
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-xds/holdfast/internal/cli"
+	"github.com/holdfast-xds/holdfast/internal/printable"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/change"
 	"github.com/holdfast-xds/holdfast/mesh/config/etcd"
@@ -94,7 +95,7 @@ func edit(cmd *cobra.Command, stdout io.Writer, client *etcd.Client, key config.
 		content := withoutHead(string(changed))
 		switch {
 		case strings.TrimSpace(content) == "" || content == original:
-			_, err := fmt.Fprintf(stdout, "%s unchanged\n", key)
+			err := printable.Fprintf(stdout, "%s unchanged\n", key)
 			return err
 		case string(changed) == text && text != original: // it was opened with errors and left as it was
 			keep = true
@@ -110,7 +111,7 @@ func edit(cmd *cobra.Command, stdout io.Writer, client *etcd.Client, key config.
 			keep = true
 			return err
 		}
-		_, err = fmt.Fprintf(stdout, "%s %s\n", key, change.Configured)
+		err = printable.Fprintf(stdout, "%s %s\n", key, change.Configured)
 		return err
 	}
 }
@@ -144,7 +145,7 @@ func readOne(key config.Key, text []byte) (doc *config.Config, wrong string) {
 	for _, d := range documents {
 		for _, p := range d.Problems {
 			if p.Severity == config.SeverityError {
-				_, _ = fmt.Fprintln(&b, p)
+				_ = printable.Fprintf(&b, "%s\n", p)
 			}
 		}
 		if d.Key == key && d.Config != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-xds/holdfast/internal/cli"
+	"github.com/holdfast-xds/holdfast/internal/printable"
 	"github.com/holdfast-xds/holdfast/mesh"
 	"github.com/holdfast-xds/holdfast/mesh/inspect"
 )
@@ -108,14 +109,14 @@ func passes(e *inspect.Explanation) bool {
 // explanationTable writes an explanation, and after it those of the other end.
 func explanationTable(w io.Writer, e *inspect.Explanation) {
 	for _, warning := range e.Warnings {
-		_, _ = fmt.Fprintf(w, "warning: %s\n", warning)
+		_ = printable.Fprintf(w, "warning: %s\n", warning)
 	}
 	for _, s := range e.Steps {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Kind, s.Name, s.Document, s.Detail)
+		_ = printable.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Kind, s.Name, s.Document, s.Detail)
 	}
-	_, _ = fmt.Fprintf(w, "→ %s\n", e.Outcome)
+	_ = printable.Fprintf(w, "→ %s\n", e.Outcome)
 	for _, s := range e.Servers {
-		_, _ = fmt.Fprintf(w, "\nat %s\n", s.Proxy)
+		_ = printable.Fprintf(w, "\nat %s\n", s.Proxy)
 		explanationTable(w, s.Explanation)
 	}
 }
@@ -218,17 +219,17 @@ func differs(zero bool) func(changes bool, err error) error {
 
 func diffTable(w io.Writer, d mesh.DiffResponse) {
 	for _, p := range d.Problems {
-		_, _ = fmt.Fprintln(w, p)
+		_ = printable.Fprintf(w, "%s\n", p)
 	}
 	for _, p := range d.Proxies {
 		if len(p.Differences) == 0 {
-			_, _ = fmt.Fprintf(w, "%s: nothing changes\n", p.Node)
+			_ = printable.Fprintf(w, "%s: nothing changes\n", p.Node)
 			continue
 		}
-		_, _ = fmt.Fprintf(w, "%s: what changes: %d\n", p.Node, len(p.Differences))
+		_ = printable.Fprintf(w, "%s: what changes: %d\n", p.Node, len(p.Differences))
 		for _, one := range p.Differences {
-			_, _ = fmt.Fprintf(w, "%s %s is %s\n", one.Type, one.Name, one.What)
-			_, _ = fmt.Fprintln(w, one.Text)
+			_ = printable.Fprintf(w, "%s %s is %s\n", one.Type, one.Name, one.What)
+			_, _ = fmt.Fprintln(w, printable.Lines(one.Text))
 		}
 	}
 }

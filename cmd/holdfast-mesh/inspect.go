@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/holdfast-xds/holdfast/internal/cli"
+	"github.com/holdfast-xds/holdfast/internal/printable"
 	"github.com/holdfast-xds/holdfast/internal/xds"
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 	"github.com/holdfast-xds/holdfast/mesh"
@@ -43,7 +44,7 @@ With etcd, the proxies of all replicas are shown, those of others as they were s
 				return err
 			}
 			if f.Problem != "" {
-				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "holdfast-mesh: "+f.Problem)
+				_ = printable.Fprintf(cmd.ErrOrStderr(), "holdfast-mesh: %s\n", f.Problem)
 			}
 			return write(stdout, output, f.Proxies, func(w io.Writer) { proxyTable(w, f.Proxies) })
 		},
@@ -68,7 +69,7 @@ without notice.`,
 				return err
 			}
 			if f.Problem != "" {
-				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "holdfast-mesh: "+f.Problem)
+				_ = printable.Fprintf(cmd.ErrOrStderr(), "holdfast-mesh: %s\n", f.Problem)
 			}
 			return write(stdout, output, f.Replicas, func(w io.Writer) {
 				_, _ = fmt.Fprintln(w, "REPLICA\tVERSION\tRUNNING\tREVISION\tPROXIES\tSTATE")
@@ -81,7 +82,7 @@ without notice.`,
 					if r.MaxProxies > 0 {
 						proxies += "/" + strconv.Itoa(r.MaxProxies)
 					}
-					_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", r.ID, r.Version, time.Since(r.Started).Round(time.Second), r.Revision, proxies, state)
+					_ = printable.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", r.ID, r.Version, time.Since(r.Started).Round(time.Second), r.Revision, proxies, state)
 				}
 			})
 		},
@@ -123,13 +124,13 @@ func proxyTable(w io.Writer, proxies []replica.Proxy) {
 				states[short] = "FROZEN"
 			}
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s", p.Node, p.Type, p.Namespace, time.Since(p.Since).Round(time.Second))
+		_ = printable.Fprintf(w, "%s\t%s\t%s\t%s", p.Node, p.Type, p.Namespace, time.Since(p.Since).Round(time.Second))
 		for _, short := range []string{"CDS", "EDS", "LDS", "RDS"} {
 			state := states[short]
 			if state == "" {
 				state = "-"
 			}
-			_, _ = fmt.Fprint(w, "\t"+state)
+			_ = printable.Fprintf(w, "\t%s", state)
 		}
 		health := "-"
 		if workload := p.Workload; workload != nil {
@@ -138,21 +139,24 @@ func proxyTable(w io.Writer, proxies []replica.Proxy) {
 				reasons = append(reasons, p.Node+" HEALTH: "+workload.Name+": "+workload.Message)
 			}
 		}
-		_, _ = fmt.Fprint(w, "\t"+health)
+		_ = printable.Fprintf(w, "\t%s", health)
 		if shared {
-			_, _ = fmt.Fprint(w, "\t"+p.Replica)
+			_ = printable.Fprintf(w, "\t%s", p.Replica)
 		}
 		_, _ = fmt.Fprintln(w)
 	}
 	if len(reasons) > 0 {
-		_, _ = fmt.Fprintf(w, "\n%s\n", strings.Join(reasons, "\n"))
+		_, _ = fmt.Fprintln(w)
+		for _, reason := range reasons {
+			_ = printable.Fprintf(w, "%s\n", reason)
+		}
 	}
 	if len(holding) > 0 {
 		var parts []string
 		for _, kind := range slices.SortedFunc(maps.Keys(holding), xds.CompareShort) {
 			parts = append(parts, fmt.Sprintf("%s in %d", kind, holding[kind]))
 		}
-		_, _ = fmt.Fprintf(w, "\nHeld back by agents, until this control plane confirms it: %s\n", strings.Join(parts, ", "))
+		_ = printable.Fprintf(w, "\nHeld back by agents, until this control plane confirms it: %s\n", strings.Join(parts, ", "))
 	}
 }
 
@@ -209,12 +213,12 @@ them, without Secrets.`,
 			return write(stdout, output, docs, func(w io.Writer) {
 				_, _ = fmt.Fprintln(w, "KIND\tNAMESPACE\tNAME\tORIGIN")
 				for _, d := range docs {
-					_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", kindOf(d), d.Namespace, d.Name, d.Origin)
+					_ = printable.Fprintf(w, "%s\t%s\t%s\t%s\n", kindOf(d), d.Namespace, d.Name, d.Origin)
 				}
-				separator := "\n"
+				separator := printable.Raw("\n")
 				for _, d := range docs {
 					for _, p := range d.Problems {
-						_, _ = fmt.Fprintf(w, "%s%s\n", separator, p)
+						_ = printable.Fprintf(w, "%s%s\n", separator, p)
 						separator = ""
 					}
 				}
@@ -247,6 +251,11 @@ func write(w io.Writer, format string, v any, table func(io.Writer)) error {
 		return cli.Failed(t.Flush())
 	case "yaml":
 		text, err := yaml.Marshal(v)
+		if err == nil && printable.Lines(string(text)) != string(text) { // it is shown by a terminal, which would obey it
+			if text, err = yaml.YAMLToJSON(text); err == nil {
+				text, err = yamlproto.Block(text)
+			}
+		}
 		if err == nil {
 			_, err = w.Write(text)
 		}

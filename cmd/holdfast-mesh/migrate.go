@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-xds/holdfast/internal/atomicfile"
 	"github.com/holdfast-xds/holdfast/internal/cli"
+	"github.com/holdfast-xds/holdfast/internal/printable"
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/change"
@@ -117,7 +118,7 @@ func inOrder(ctx context.Context, stderr io.Writer, client *etcd.Client, documen
 	ages, _, err := client.Ages(ctx)
 	switch {
 	case etcd.Denied(err):
-		_, _ = fmt.Fprintf(stderr, "holdfast-mesh: the ages that documents keep from before etcd counted them are not known to this user, and are those of etcd here: %v\n", err)
+		_ = printable.Fprintf(stderr, "holdfast-mesh: the ages that documents keep from before etcd counted them are not known to this user, and are those of etcd here: %v\n", err)
 	case err != nil:
 		return err
 	}
@@ -183,7 +184,7 @@ func toDirectory(stdout, stderr io.Writer, documents []etcd.Stored, dir string, 
 			return cli.Failed(err)
 		}
 	}
-	if _, err := fmt.Fprintf(stdout, "%d documents copied to %s%s\n", len(copied), dir, dry(dryRun)); err != nil {
+	if err := printable.Fprintf(stdout, "%d documents copied to %s%s\n", len(copied), dir, dry(dryRun)); err != nil {
 		return cli.Failed(err)
 	}
 	if left > 0 {
@@ -229,7 +230,7 @@ func diffStored(stdout io.Writer, p *change.Plan) (differs bool, err error) {
 			continue
 		}
 		differs = true
-		if _, err := fmt.Fprint(stdout, text); err != nil {
+		if _, err := fmt.Fprint(stdout, printable.Lines(text)); err != nil {
 			return differs, cli.Failed(err)
 		}
 	}

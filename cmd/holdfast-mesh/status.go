@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-xds/holdfast/internal/cli"
+	"github.com/holdfast-xds/holdfast/internal/printable"
 	"github.com/holdfast-xds/holdfast/mesh"
 )
 
@@ -51,7 +52,7 @@ warning.`,
 // statusTable writes a status for people.
 func statusTable(w io.Writer, s mesh.Status, now time.Time) {
 	line := func(name, format string, args ...any) {
-		_, _ = fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...))
+		_ = printable.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("VERSION", "%s, running for %s", s.Version, now.Sub(s.Started).Round(time.Second))
 	if s.Ready {
@@ -73,13 +74,13 @@ func statusTable(w io.Writer, s mesh.Status, now time.Time) {
 		_, _ = fmt.Fprintln(w)
 	}
 	for _, p := range s.Problems {
-		_, _ = fmt.Fprintln(w, p)
+		_ = printable.Fprintf(w, "%s\n", p)
 	}
 	for _, p := range s.Warnings {
-		_, _ = fmt.Fprintln(w, p)
+		_ = printable.Fprintf(w, "%s\n", p)
 	}
 	if more := s.WarningCount - len(s.Warnings); more > 0 {
-		_, _ = fmt.Fprintf(w, "%d more warnings\n", more)
+		_ = printable.Fprintf(w, "%d more warnings\n", more)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-xds/holdfast/internal/cli"
+	"github.com/holdfast-xds/holdfast/internal/printable"
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/change"
@@ -47,7 +48,7 @@ func getStored(ctx context.Context, stdout, stderr io.Writer, client *etcd.Clien
 		return cli.Failed(err)
 	}
 	if len(l.Denied) > 0 {
-		_, _ = fmt.Fprintf(stderr, "holdfast-mesh: kinds that this user may not read in the namespace %s are left out: %d\n", s.namespace, len(l.Denied))
+		_ = printable.Fprintf(stderr, "holdfast-mesh: kinds that this user may not read in the namespace %s are left out: %d\n", s.namespace, len(l.Denied))
 	}
 	docs := slices.DeleteFunc(l.Documents, func(d etcd.Stored) bool { return s.name != "" && d.Key.Name != s.name })
 	if len(docs) == 0 {
@@ -70,7 +71,7 @@ func getStored(ctx context.Context, stdout, stderr io.Writer, client *etcd.Clien
 				if !d.Author.Time.IsZero() {
 					changed = d.Author.Time.UTC().Format(time.RFC3339)
 				}
-				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\n", d.Key.Kind.Label(), d.Key.Namespace, d.Key.Name, d.Revision, changed, d.Author.Name, valid)
+				_ = printable.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\n", d.Key.Kind.Label(), d.Key.Namespace, d.Key.Name, d.Revision, changed, d.Author.Name, valid)
 			}
 		})
 	}
@@ -139,7 +140,7 @@ func writeDocuments(stdout, stderr io.Writer, output string, docs []etcd.Stored)
 		}
 	}
 	if secrets > 0 {
-		_, _ = fmt.Fprintf(stderr, "holdfast-mesh: Secrets are not shown: %d left out; `holdfast-mesh migrate --with-secrets` copies them\n", secrets)
+		_ = printable.Fprintf(stderr, "holdfast-mesh: Secrets are not shown: %d left out; `holdfast-mesh migrate --with-secrets` copies them\n", secrets)
 	}
 	items := []json.RawMessage{}
 	for _, o := range objectsOf(valid) {
@@ -223,12 +224,12 @@ func printChange(w io.Writer, ch etcd.Change) error {
 	if ch.Author.Name != "" {
 		by = " by " + ch.Author.Name
 	}
-	if _, err := fmt.Fprintf(w, "%s  %s %s%s, revision %d\n", at.UTC().Format(time.RFC3339), ch.Key, verb, by, ch.Revision); err != nil {
+	if err := printable.Fprintf(w, "%s  %s %s%s, revision %d\n", at.UTC().Format(time.RFC3339), ch.Key, verb, by, ch.Revision); err != nil {
 		return err
 	}
 	shown, _ := config.Unsuppressed(ch.Problems)
 	for _, p := range shown {
-		if _, err := fmt.Fprintf(w, "  %s\n", p); err != nil {
+		if err := printable.Fprintf(w, "  %s\n", p); err != nil {
 			return err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-xds/holdfast/internal/cli"
+	"github.com/holdfast-xds/holdfast/internal/printable"
 	"github.com/holdfast-xds/holdfast/internal/yamlproto"
 	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/config/analysis"
@@ -107,7 +108,7 @@ func report(stdout, stderr io.Writer, problems []config.Problem, output string, 
 	shown, suppressed := config.Unsuppressed(problems)
 	failed := config.Invalid(shown) || strict && len(shown) > 0
 	if suppressed > 0 {
-		_, _ = fmt.Fprintf(stderr, "holdfast-mesh: warnings that are suppressed: %d (--show-suppressed shows them)\n", suppressed)
+		_ = printable.Fprintf(stderr, "holdfast-mesh: warnings that are suppressed: %d (--show-suppressed shows them)\n", suppressed)
 	}
 	if showSuppressed {
 		shown = problems
@@ -124,7 +125,7 @@ func report(stdout, stderr io.Writer, problems []config.Problem, output string, 
 			if p.Suppressed {
 				text += " (suppressed)"
 			}
-			if _, err := fmt.Fprintln(stdout, text); err != nil {
+			if err := printable.Fprintf(stdout, "%s\n", text); err != nil {
 				return cli.Failed(err)
 			}
 		}

@@ -15,6 +15,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+
+	"github.com/holdfast-xds/holdfast/internal/printable"
 )
 
 // Exit codes; they are part of the help of each program.
@@ -52,7 +54,7 @@ func Exit(stderr io.Writer, program string, err error) int {
 	if written, is := errors.AsType[exited](err); is {
 		return written.code
 	}
-	_, _ = fmt.Fprintf(stderr, "%s: %s\n", program, strings.TrimSpace(err.Error()))
+	_, _ = fmt.Fprintf(stderr, "%s: %s\n", program, printable.Lines(strings.TrimSpace(err.Error())))
 	if errors.As(err, &failure{}) {
 		return ExitFailed
 	}

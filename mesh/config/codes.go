@@ -69,6 +69,7 @@ const (
 	ContestedTrafficPolicy Code = "HM0404"
 	HostOfAnotherNamespace Code = "HM0405"
 	ProtocolConflict       Code = "HM0406"
+	TooMuchTogether        Code = "HM0410"
 	ContestedNetwork       Code = "HM0411"
 	AutomaticRange         Code = "HM0412"
 	NameOfService          Code = "HM0413"
@@ -167,6 +168,7 @@ var Codes = []CodeInfo{
 	{ContestedTrafficPolicy, "Two DestinationRules of a namespace have a traffic policy of one host, and that of the older one counts.", "Join them.", nil},
 	{HostOfAnotherNamespace, "The host is another namespace's, so that only proxies of the document's own namespace have it from this document.", "Write it in the namespace whose it is, or restrict it with `exportTo`.", nil},
 	{ProtocolConflict, "One port of a host has two protocols, and that of the older document counts.", "Write one protocol, or two ports.", nil},
+	{TooMuchTogether, "Two documents, each within its bounds, make more together than one may make by itself ([mesh.md](mesh.md#how-much-one-document-may-make)): the message says what is left out.", "Divide the larger one, or give it fewer hosts, matches, subsets or ports.", nil},
 	{ContestedNetwork, "A Service is to be a gateway of a network that has gateways of the root namespace or, if it has none there, of an older Service's namespace: it is none.", "Write the gateways of a network into one namespace, or give the network another name.", nil},
 	{AutomaticRange, "An address is of the range from which services without one are given theirs. It is not that of a ServiceEntry while an older service was given it.", "Write an address of your own network, or leave it out.", nil},
 	{NameOfService, "A host is another name of a Service of Kubernetes in another namespace: a short name, one of a single endpoint, or an address. The Service has it for proxies of other namespaces.", "Write the host of the Service in full, or leave it out.", nil},

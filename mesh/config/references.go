@@ -70,6 +70,7 @@ func References(r Reader, domain string) ([]Problem, []Contest) {
 	x.gatewayPorts()
 	x.credentials()
 	x.nodeGateways()
+	x.together()
 	x.policies()
 	contests, problems := contestsOf(r, domain)
 	for i := range contests {

@@ -49,6 +49,9 @@ func (x *references) gatewayHosts(c *Config) {
 		if name != meshGateway {
 			gateway = x.reader.Get(gatewayKey(name, c.Namespace))
 		}
+		if gateway != nil && tooManyPairs(gateway.Spec.(*networking.Gateway), len(spec.Hosts)) {
+			gateway = nil // together warns
+		}
 		some := false
 		for j, host := range spec.Hosts {
 			host = x.resolve(host, c.Namespace)

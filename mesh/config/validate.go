@@ -28,6 +28,9 @@ func check(c *Config) []finding {
 		k.errorf(nil, "the kind %s is not read", c.Kind)
 		return k.findings
 	}
+	if k.products(); k.failed() {
+		return k.findings // some checks compare each element of a list with each of another one
+	}
 	k.annotations()
 	k.suppressAnnotations()
 	schema.validate(k)

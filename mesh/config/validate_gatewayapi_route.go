@@ -154,11 +154,12 @@ func validateGRPCRoute(k *checker, route *gatewayv1.GRPCRoute) {
 	k.parents(root.field("parentRefs"), spec.CommonRouteSpec)
 	k.hostnames(root.field("hostnames"), spec.Hostnames)
 	k.atMost(root.field("rules"), len(spec.Rules), maxRules)
-	names := make(map[gatewayv1.SectionName]bool)
+	matches, names := 0, make(map[gatewayv1.SectionName]bool)
 	for i := range spec.Rules {
 		at, rule := root.field("rules").at(i), &spec.Rules[i]
 		k.ruleName(at.field("name"), rule.Name, names)
 		k.atMost(at.field("matches"), len(rule.Matches), maxMatches)
+		matches += len(rule.Matches)
 		for j, m := range rule.Matches {
 			k.grpcMatch(at.field("matches").at(j), m)
 		}
@@ -168,6 +169,9 @@ func validateGRPCRoute(k *checker, route *gatewayv1.GRPCRoute) {
 			k.weighted(at.field("backendRefs").at(j), ref.BackendRef)
 			k.grpcFilters(at.field("backendRefs").at(j).field("filters"), ref.Filters)
 		}
+	}
+	if matches > maxAllMatches {
+		k.errorf(root.field("rules"), "must have at most %d matches in all, and have %d", maxAllMatches, matches)
 	}
 }
 

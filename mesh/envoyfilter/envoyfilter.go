@@ -242,6 +242,11 @@ func (s *Set) in(context Context, kinds ...ApplyTo) (patches []*Patch) {
 	return patches
 }
 
+// First returns the first patch of some kinds for a context; nil for none.
+func (s *Set) First(context Context, kinds []ApplyTo) *Patch {
+	return append(s.in(context, kinds...), nil)[0]
+}
+
 // isIn reports whether a patch is for a context.
 func (p *Patch) isIn(context Context) bool {
 	return p.match.GetContext() == networking.EnvoyFilter_ANY || p.match.GetContext() == context

@@ -372,3 +372,40 @@ func TestEqualDocumentsGiveEqualResults(t *testing.T) {
 		}
 	}
 }
+
+// A route that many listeners take makes so many routes: the last of these do not have it, and other documents keep theirs.
+func TestRoutes_MakeSoMuch(t *testing.T) {
+	for gateways, warned := range map[int]bool{6: false, 7: true} {
+		var b strings.Builder
+		var parents, listeners []string
+		for i := range 64 {
+			listeners = append(listeners, fmt.Sprintf("{name: l%[1]d, port: %[2]d, protocol: HTTP}", i, 8000+i))
+		}
+		for i := range gateways {
+			fmt.Fprintf(&b, "kind: Gateway\nmetadata: {name: g%d, namespace: shop}\nspec: {gatewayClassName: istio, listeners: [%s]}\n---\n", i, strings.Join(listeners, ", "))
+			parents = append(parents, fmt.Sprintf("{name: g%d}", i))
+		}
+		var matches []string
+		for i := range 64 {
+			matches = append(matches, fmt.Sprintf("{path: {value: /x%d}}", i))
+		}
+		rule := "{matches: [" + strings.Join(matches, ", ") + "]}"
+		fmt.Fprintf(&b, "kind: HTTPRoute\nmetadata: {name: large, namespace: shop}\nspec: {parentRefs: [%s], rules: [%s, %s]}\n---\n", strings.Join(parents, ", "), rule, rule)
+		fmt.Fprintf(&b, "kind: HTTPRoute\nmetadata: {name: other, namespace: shop}\nspec: {parentRefs: [{name: g%d}], rules: [{}]}", gateways-1)
+		made, others := 0, 0
+		result := Convert(read(t, b.String()), config.DefaultDomain)
+		for _, r := range result.Routes {
+			for _, of := range r.Origins {
+				if of.Name == "large" {
+					made++
+				} else {
+					others++
+				}
+			}
+		}
+		told := slices.ContainsFunc(result.Problems, func(p config.Problem) bool { return p.Code == config.TooMuchTogether && p.Key.Name == "large" })
+		if want := min(gateways*64*128, config.MaxRoutes/128*128); made != want || others != 64 || told != warned {
+			t.Errorf("%d gateways: %d routes, want %d, and %d of another document; warned: %v", gateways, made, want, others, told)
+		}
+	}
+}

@@ -95,6 +95,11 @@ func (c *converter) merge(key, namespace string, r *route, host, parent string, 
 	if len(routes) == 0 {
 		return
 	}
+	if r.made += len(routes); r.made > config.MaxRoutes {
+		c.warn(config.TooMuchTogether, r.Meta.Key, "spec.parentRefs", fmt.Sprintf(
+			"its rules make more than %d routes, for each of its hostnames and the listeners or hosts of its parents: the last of these do not have them", config.MaxRoutes))
+		return
+	}
 	m := c.mergedFor[key]
 	if m == nil {
 		m = &Routes{

@@ -18,6 +18,8 @@ type route struct {
 	hostnames []string // "*" if it has none
 	// gateways are the Gateways that have a listener that accepts it, in the order of its parents.
 	gateways []config.Key
+	// made is how many routes it has made, for each of its parents and hosts.
+	made int
 }
 
 func hostnamesOf(hosts []gatewayv1.Hostname) (out []string) {

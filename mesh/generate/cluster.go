@@ -67,7 +67,7 @@ func (g *Generator) clustersOf(v *proxy.View, t Target, bySNI bool, out *sink) {
 		if t.service.Resolution == service.DynamicDNS {
 			continue // it has no endpoints of which a subset could be some
 		}
-		for _, subset := range t.rule.Subsets() {
+		for _, subset := range t.rule.Subsets()[:g.snap.SubsetsWithin(t.rule, t.service)] {
 			g.addCluster(v, t.service, port, subset, t.rule, bySNI, out)
 		}
 	}

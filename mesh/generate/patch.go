@@ -1,6 +1,7 @@
 package generate
 
 import (
+	"fmt"
 	"slices"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -10,6 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"github.com/holdfast-xds/holdfast/internal/xds"
+	"github.com/holdfast-xds/holdfast/mesh/config"
 	"github.com/holdfast-xds/holdfast/mesh/envoyfilter"
 	"github.com/holdfast-xds/holdfast/mesh/proxy"
 )
@@ -29,6 +32,9 @@ type sink struct {
 	patches *envoyfilter.Set // nil for none, as for most proxies
 	// bound are the addresses of listeners that have a socket, if there are patches.
 	bound map[string]bool
+	// grown is how many bytes patches have added, and left is set once they may add no more.
+	grown int
+	left  bool
 	// others returns what the proxy gets besides: the names and addresses of these are taken, too. nil is for nothing.
 	others func() []*sink
 }
@@ -59,8 +65,23 @@ func (s *sink) addAs(typeURL, name, also string, m proto.Message) {
 		s.Of(typeURL).add(typeURL, name, m)
 		return
 	}
+	if s.grown > config.MaxBytes {
+		if to, ok := patchedAs[typeURL]; ok && !s.left {
+			if p := s.patches.First(s.context, to); p != nil {
+				s.left = true
+				s.Failures = append(s.Failures, Failure{typeURL, envoyfilter.Failure{Patch: p, Resource: name, Reason: fmt.Sprintf(
+					"patches have added more than %d bytes, and so all patches are left out of this and of further ones", config.MaxBytes)}})
+			}
+		}
+		if l, ok := m.(*listenerv3.Listener); ok {
+			s.bind(l)
+		}
+		s.Of(typeURL).add(typeURL, name, m)
+		return
+	}
 	var failures []envoyfilter.Failure
 	var patched proto.Message
+	before := proto.Size(m)
 	switch m := m.(type) {
 	case *clusterv3.Cluster:
 		var c *clusterv3.Cluster
@@ -83,10 +104,20 @@ func (s *sink) addAs(typeURL, name, also string, m proto.Message) {
 	if patched == nil {
 		return
 	}
+	s.grown += max(0, proto.Size(patched)-before)
 	if l, ok := patched.(*listenerv3.Listener); ok {
 		s.bind(l)
 	}
 	s.Of(typeURL).add(typeURL, name, patched)
+}
+
+// patchedAs are kinds of patches of the resources of a type.
+var patchedAs = map[string][]envoyfilter.ApplyTo{
+	xds.ClusterType: {networking.EnvoyFilter_CLUSTER},
+	xds.ListenerType: {
+		networking.EnvoyFilter_LISTENER, networking.EnvoyFilter_FILTER_CHAIN, networking.EnvoyFilter_NETWORK_FILTER, networking.EnvoyFilter_HTTP_FILTER, networking.EnvoyFilter_LISTENER_FILTER,
+	},
+	xds.RouteType: {networking.EnvoyFilter_ROUTE_CONFIGURATION, networking.EnvoyFilter_VIRTUAL_HOST, networking.EnvoyFilter_HTTP_ROUTE},
 }
 
 // bind notes the addresses of a listener.

@@ -123,7 +123,7 @@ func After(before *Generator, snap *push.Snapshot, endpoints Endpoints, changed 
 	differs := snap.Since(before.snap)
 	drop := func(t Target) bool {
 		_, is := changed[t.service.Key()]
-		return is || t.rule != nil && differs&push.Rules != 0 || !snap.Has(t.service)
+		return is || t.rule != nil && differs&push.Rules != 0 || !snap.Has(t.service) || snap.SubsetsWithin(t.rule, t.service) != before.snap.SubsetsWithin(t.rule, t.service)
 	}
 	then := before.pieces
 	if differs&clustersDependOn == 0 {

@@ -44,7 +44,7 @@ func (g *Generator) grpcClusters(v *proxy.View, services []*service.Service, out
 				continue // gRPC needs endpoints
 			}
 			g.addGRPCCluster(v, svc, port, nil, rule, out)
-			for _, subset := range rule.Subsets() {
+			for _, subset := range rule.Subsets()[:g.snap.SubsetsWithin(rule, svc)] {
 				g.addGRPCCluster(v, svc, port, subset, rule, out)
 			}
 		}

@@ -38,8 +38,11 @@ type routing struct {
 }
 
 // routesOf returns the routes of a VirtualService, in its order. Those that follow one that takes
-// every request are left out.
+// every request are left out, and so are all of them at a port at which a sidecar has none of its routes.
 func (r *routing) routesOf(vs *push.VirtualService) (out []*routev3.Route) {
+	if r.view.Type() == proxy.Sidecar && !r.snap.RoutesAt(vs, r.view.Namespace(), r.port) {
+		return nil
+	}
 	for i, in := range vs.Rule.GetHttp() {
 		if len(in.GetMatch()) == 0 {
 			if route := r.route(vs, i, nil); route != nil {

@@ -73,7 +73,8 @@ func (b *gatewayBuilder) serverNameChains(s gatewayServer) (out []*chain) {
 				})
 			}
 			add("")
-			for _, subset := range b.snap.DestinationRule(b.view, svc).Subsets() {
+			rule := b.snap.DestinationRule(b.view, svc)
+			for _, subset := range rule.Subsets()[:b.snap.SubsetsWithin(rule, svc)] {
 				add(subset.GetName())
 			}
 		}

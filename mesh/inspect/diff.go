@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"context"
 	"slices"
 	"strings"
 
@@ -23,11 +24,17 @@ type Difference struct {
 // diffed are the types that are compared, in push order.
 var diffed = []string{xds.ClusterType, xds.EndpointType, xds.ListenerType, xds.RouteType}
 
+// notShown is the Text of a difference for which there is no room.
+const notShown = "(not shown: what is shown before has as many bytes as an answer may have; compare one proxy, or fewer documents)\n"
+
 // Diff returns what differs between the resources of a proxy before and after a change, by type and
-// name.
-func Diff(before, after Resources) []Difference {
-	out := []Difference{}
+// name. room is how many bytes of Text there may be, which it takes away from room. ok is false if ctx has ended, which it looks at between resources.
+func Diff(ctx context.Context, before, after Resources, room *int) (out []Difference, ok bool) {
+	out = []Difference{}
 	for _, url := range diffed {
+		if ctx.Err() != nil {
+			return nil, false
+		}
 		old, now := byName(before.All(url)), byName(after.All(url))
 		var names []string
 		for name := range old {
@@ -40,6 +47,9 @@ func Diff(before, after Resources) []Difference {
 		}
 		slices.Sort(names)
 		for _, name := range names {
+			if ctx.Err() != nil {
+				return nil, false
+			}
 			a, b := old[name], now[name]
 			d := Difference{Type: xds.Short(url), Name: name, What: "changed"}
 			switch {
@@ -50,11 +60,14 @@ func Diff(before, after Resources) []Difference {
 			case b == nil:
 				d.What = "removed"
 			}
-			d.Text = udiff.Unified("before", "after", text(a), text(b))
+			if d.Text = notShown; *room > 0 {
+				d.Text = udiff.Unified("before", "after", text(a), text(b))
+				*room -= len(d.Text)
+			}
 			out = append(out, d)
 		}
 	}
-	return out
+	return out, true
 }
 
 func byName(list []*xds.Resource) map[string]*xds.Resource {

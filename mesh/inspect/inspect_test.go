@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -187,7 +188,9 @@ func TestDifferencesAreNamed(t *testing.T) {
 		after[xds.Key{Type: xds.ClusterType, Name: name}] = r
 	}
 	var got []string
-	for _, d := range Diff(before, after) {
+	room := 1 << 10
+	differences, _ := Diff(t.Context(), before, after, &room)
+	for _, d := range differences {
 		got = append(got, d.Type+" "+d.Name+" "+d.What)
 		if d.What == "changed" && (!strings.Contains(d.Text, "+altStatName: other") || !strings.Contains(d.Text, "-type: EDS")) {
 			t.Errorf("the text is %s", d.Text)
@@ -196,8 +199,34 @@ func TestDifferencesAreNamed(t *testing.T) {
 	if want := "CDS db removed, CDS v1 changed, CDS v2 added"; strings.Join(got, ", ") != want {
 		t.Errorf("got %v, want %s", got, want)
 	}
-	if again := Diff(before, before); len(again) != 0 {
+	if again, ok := Diff(t.Context(), before, before, &room); len(again) != 0 || !ok {
 		t.Errorf("nothing changed: %v", again)
+	}
+	room = 1 // there is room for the first text only
+	if differences, _ = Diff(t.Context(), before, after, &room); differences[0].Text == notShown || differences[1].Text != notShown || differences[2].Text != notShown {
+		t.Errorf("%v", differences)
+	}
+}
+
+// leaving are resources whose reader leaves when it is asked for the resources of the first type.
+type leaving struct {
+	Resources
+	leave func()
+	asked int
+}
+
+func (l *leaving) All(typeURL string) []*xds.Resource {
+	l.asked++
+	l.leave()
+	return l.Resources.All(typeURL)
+}
+
+func TestDiff_EndsWhenNobodyWaitsForIt(t *testing.T) {
+	ctx, leave := context.WithCancel(t.Context())
+	before := &leaving{resources(t, sidecar), leave, 0}
+	room := 1 << 10
+	if differences, ok := Diff(ctx, before, before.Resources, &room); ok || differences != nil || before.asked != 1 {
+		t.Errorf("%v, asked for %d types: %v", ok, before.asked, differences)
 	}
 }
 

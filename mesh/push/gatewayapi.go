@@ -111,7 +111,7 @@ func routesOf(r *gatewayapi.Routes) *VirtualService {
 	if r.Namespace != "" {
 		vs.ExportTo = map[string]bool{r.Namespace: true}
 	}
-	return vs
+	return vs.measured()
 }
 
 // sameRoutes reports whether two VirtualServices that were made of the Gateway API are equal.

@@ -43,11 +43,14 @@ func (s *Snapshot) newIngress(list []*config.Config) *ingress {
 	paths := make(map[string][]ingressPath)
 	var hosts []string
 	servers := []*networking.Server{{Port: &networking.Port{Number: 80, Protocol: "HTTP", Name: "http-80-ingress"}, Hosts: []string{"*"}}}
+	var ours []*config.Config
 	for _, c := range slices.SortedFunc(slices.Values(list), config.Older) {
-		spec, ok := c.Spec.(*networkingv1.Ingress)
-		if !ok || !s.hasIngressClass(c, spec) {
-			continue
+		if spec, ok := c.Spec.(*networkingv1.Ingress); ok && s.hasIngressClass(c, spec) {
+			ours = append(ours, c)
 		}
+	}
+	for _, c := range config.IngressesWithin(ours) {
+		spec := c.Spec.(*networkingv1.Ingress)
 		for host, path := range s.ingressPaths(c, spec) {
 			if !s.grants(c.Namespace, "", service.Hostname(host)) {
 				continue
@@ -223,8 +226,9 @@ func ingressHost(host string, paths []ingressPath) *VirtualService {
 		}
 		rule.Http, origins = append(rule.Http, route), append(origins, p.of.Meta.Key)
 	}
-	return &VirtualService{
+	vs := &VirtualService{
 		Config: first, Rule: rule, Hosts: []service.Hostname{service.Hostname(host)},
 		Gateways: []string{ingressGateway}, ExportTo: everywhere, Ingress: true, origins: origins,
 	}
+	return vs.measured()
 }

@@ -22,8 +22,11 @@ func (s *Snapshot) grants(namespace, to string, host service.Hostname) bool {
 func (s *Snapshot) OwnedHosts() config.HostOwners { return s.owners }
 
 // Grants reports whether a VirtualService may say something about one of the services that a wildcard of it stands for, for proxies of a
-// namespace.
+// namespace. It may not for a host of which another namespace is the owner, and for those for which there is no room (reachOf).
 func (s *Snapshot) Grants(vs *VirtualService, to string, host service.Hostname) bool {
+	if of := s.reachOf(vs, to); of != nil && of.hosts[host] {
+		return false
+	}
 	return s.grants(vs.Namespace, to, host)
 }
 

@@ -133,8 +133,13 @@ func merged(older, younger *DestinationRule) *DestinationRule {
 	if out.Rule.TrafficPolicy == nil {
 		out.Rule.TrafficPolicy = younger.Rule.TrafficPolicy
 	}
+	has := make(map[string]bool, len(out.Rule.Subsets))
+	for _, subset := range out.Rule.Subsets {
+		has[subset.Name] = true
+	}
 	for _, subset := range younger.Rule.Subsets {
-		if !slices.ContainsFunc(out.Rule.Subsets, func(has *networking.Subset) bool { return has.Name == subset.Name }) {
+		if !has[subset.Name] {
+			has[subset.Name] = true
 			out.Rule.Subsets = append(out.Rule.Subsets, subset)
 		}
 	}

@@ -141,6 +141,7 @@ func (s *Snapshot) newScope(key scopeKey) *Scope {
 	for _, l := range listeners {
 		sc.Egress = append(sc.Egress, s.newEgress(key.namespace, l))
 	}
+	sc.limitEgress()
 	sc.addServices(s, key.namespace)
 	sc.ResolvesHosts = sc.OutboundDynamic || slices.ContainsFunc(sc.Services, func(svc *service.Service) bool {
 		return svc.Resolution == service.DynamicDNS

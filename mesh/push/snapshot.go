@@ -56,8 +56,16 @@ type Snapshot struct {
 	// credentials are those of the Secrets.
 	credentials map[config.Key]*config.Credential
 
+	// gatewaysByRef has the gateways by the names by which VirtualServices refer to them.
+	gatewaysByRef map[string]boundedGateway
+
 	mu     sync.Mutex
 	scopes map[scopeKey]func() *Scope // what returns one makes it when it is called first
+	// reaches and wide have what is left out of VirtualServices, and the services for which wildcards of DestinationRules have subsets.
+	reaches map[reachKey]*reach
+	wide    map[*DestinationRule]map[*service.Service]bool
+	// atGateway has how many hosts gateways have of VirtualServices that may make too much there.
+	atGateway map[gatewayPair]int
 }
 
 // New makes the snapshot that follows before, which may be nil, after a change of documents and
@@ -119,6 +127,10 @@ func New(src Source, domain string, before *Snapshot, changed map[config.Kind]bo
 	s.gateways = before.gateways
 	if is(config.Gateway) || s.api != before.api || mesh {
 		s.gateways = s.limitGateways(gatewaysOf(src.List(config.Gateway, ""), s.api.gateways, before.gateways))
+	}
+	s.gatewaysByRef = before.gatewaysByRef
+	if s.gatewaysByRef == nil || !slices.Equal(s.gateways, before.gateways) {
+		s.gatewaysByRef = indexGateways(s.gateways)
 	}
 	s.auth = before.auth
 	if changed[AuthStep] {
@@ -257,6 +269,8 @@ type serviceIndex struct {
 	all []*service.Service // as compareServices
 	// byHost has all services of a name, of all namespaces, as compareServices.
 	byHost map[service.Hostname][]*service.Service
+	// ports is how many ports all of them have, mostPorts how many one has at most.
+	ports, mostPorts int
 	// aliases are what stands in both for Services that are another name of a service, and targets what each of them is a name of.
 	aliases map[*service.Service]*service.Service
 	targets map[*service.Service]aliasTarget
@@ -269,6 +283,7 @@ func (s *Snapshot) indexServices(all []*service.Service, before *serviceIndex) {
 	slices.SortFunc(idx.all, compareServices)
 	for _, svc := range idx.all {
 		idx.byHost[svc.Hostname] = append(idx.byHost[svc.Hostname], svc)
+		idx.ports, idx.mostPorts = idx.ports+len(svc.Ports), max(idx.mostPorts, len(svc.Ports))
 	}
 	s.services = idx
 	s.resolveAliases(before)

@@ -31,6 +31,8 @@ type VirtualService struct {
 	Delegates []config.Key
 	// origins are the documents of the routes of HTTP in Rule; nil if all are of Config.
 	origins []config.Key
+	// makes is how many routes and filter chains it makes for each of its hosts.
+	makes int
 
 	delegateConfigs []*config.Config // nil for one that does not exist
 }
@@ -155,7 +157,7 @@ func (s *Snapshot) resolve(c *config.Config, byKey map[config.Key]*config.Config
 		s.resolveWeighted(route.Route, c.Namespace)
 	}
 	s.mergeDelegates(vs, byKey)
-	return vs
+	return vs.measured()
 }
 
 // Origin returns the document of a route of HTTP in Rule.
@@ -204,10 +206,11 @@ func (s *Snapshot) resolveWeighted(routes []*networking.RouteDestination, namesp
 
 // mergeDelegates puts the routes of delegates in the place of the routes that refer to them. Names in a
 // delegate are meant in its own namespace, as in Istio. A route whose delegate does not exist, or is not
-// visible from here, is left out.
+// visible from here, is left out, and so is one of a delegate for which there is no room (config.Delegation).
 func (s *Snapshot) mergeDelegates(vs *VirtualService, byKey map[config.Key]*config.Config) {
 	var merged []*networking.HTTPRoute
 	var origins []config.Key
+	room := config.NewDelegation(vs.Rule)
 	for _, root := range vs.Rule.Http {
 		if root.Delegate == nil {
 			merged, origins = append(merged, root), append(origins, vs.Meta.Key)
@@ -228,9 +231,12 @@ func (s *Snapshot) mergeDelegates(vs *VirtualService, byKey map[config.Key]*conf
 			continue
 		}
 		for _, delegate := range rule.Http {
+			if delegate.Delegate != nil || !room.Takes(root, delegate) {
+				continue
+			}
 			resolved := proto.CloneOf(delegate)
 			s.resolveHTTP(resolved, key.Namespace)
-			if route := mergeRoute(root, resolved); route != nil && delegate.Delegate == nil {
+			if route := mergeRoute(root, resolved); route != nil {
 				merged, origins = append(merged, route), append(origins, key)
 			}
 		}
@@ -285,11 +291,12 @@ func mergeRoute(root, delegate *networking.HTTPRoute) *networking.HTTPRoute {
 // as Istio decides it: the paths must be one within the other, and what both say of anything else
 // must be the same.
 func mergeMatch(root, delegate *networking.HTTPMatchRequest) *networking.HTTPMatchRequest {
-	out := proto.CloneOf(delegate)
-	var ok bool
-	if out.Uri, ok = mergePath(root.Uri, delegate.Uri); !ok {
-		return nil
+	path, ok := mergePath(root.Uri, delegate.Uri)
+	if !ok {
+		return nil // most are not within one another: nothing is copied for them
 	}
+	out := proto.CloneOf(delegate)
+	out.Uri = path
 	from, to := proto.CloneOf(root).ProtoReflect(), out.ProtoReflect()
 	for _, name := range []string{"scheme", "method", "authority", "port", "source_namespace", "stat_prefix", "gateways"} {
 		field := from.Descriptor().Fields().ByTextName(name)
@@ -356,8 +363,14 @@ func (s *Snapshot) VirtualServices(gateway, namespace string) []*VirtualService 
 	}
 	var own, converted, others []*VirtualService
 	for _, vs := range s.virtual.byGateway[gateway] {
+		whole := vs
 		if of, limited := s.virtual.limited[vs]; limited && vs.Namespace != namespace {
 			if vs = of; vs == nil {
+				continue
+			}
+		}
+		if n := s.hostsAt(gateway, whole); n < len(whole.Hosts) {
+			if vs = vs.only(whole.Hosts[:n]); vs == nil {
 				continue
 			}
 		}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -277,4 +278,20 @@ func contents(t *table) (out []string) {
 	}
 	slices.Sort(out)
 	return out
+}
+
+func TestWouldServe_EndsWithItsContext(t *testing.T) {
+	on(t, worlds, func(r *rig) {
+		c := r.connect("c", nil)
+		c.answer()
+		snap, who := c.gen.Snapshot(), r.server.Served("c")[0].Proxy
+		ctx, leave := context.WithCancel(context.Background())
+		if s, ok := WouldServe(ctx, snap, r.server.cfg.Shards, r.server.cfg.Discovery, who); !ok || s == nil {
+			t.Error("a proxy would be served nothing")
+		}
+		leave()
+		if s, ok := WouldServe(ctx, snap, r.server.cfg.Shards, r.server.cfg.Discovery, who); ok || s != nil {
+			t.Error("something is generated for a client that has left")
+		}
+	})
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -51,12 +52,16 @@ func (s *Server) Served(node string) (out []*Served) {
 	return out
 }
 
-// WouldServe returns what a proxy would be served from other documents and services.
-func WouldServe(snap *push.Snapshot, endpoints generate.Endpoints, discovery *service.Discovery, who *proxy.Proxy) *Served {
+// WouldServe returns what a proxy would be served from other documents and services; ok is false if ctx has ended, which it looks at between the
+// parts of a configuration.
+func WouldServe(ctx context.Context, snap *push.Snapshot, endpoints generate.Endpoints, discovery *service.Discovery, who *proxy.Proxy) (s *Served, ok bool) {
 	who = who.WithTargets(instancesOf(discovery, who))
 	gen := newGeneration(snap, endpoints, nil, nil, NewMetrics(nil), func([]generate.Failure) {})
-	served, _ := gen.of(who, nil)
-	return &Served{who, nil, gen, served}
+	served, ok := gen.of(who, ctx.Done())
+	if !ok {
+		return nil, false
+	}
+	return &Served{who, nil, gen, served}, true
 }
 
 // Gateways returns the documents of the gateways that the proxy serves.

@@ -2,7 +2,6 @@ package generate
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -130,10 +129,7 @@ func (p *gatewayPort) excludes(bind, namespace string) bool {
 	if p.bind == bind {
 		return true // they would have one name
 	}
-	all := func(bind string) bool {
-		a, err := netip.ParseAddr(bind)
-		return bind == "" || err == nil && a.IsUnspecified()
-	}
+	all := func(bind string) bool { return bind == "" || isUnspecified(bind) }
 	return all(p.bind) && (all(bind) || slices.ContainsFunc(p.servers, func(s gatewayServer) bool { return s.of.Namespace != namespace }))
 }
 

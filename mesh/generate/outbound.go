@@ -152,7 +152,7 @@ func (ls *outboundListeners) addEgress(e *push.Egress) {
 func (ls *outboundListeners) addHeadless(e *push.Egress, svc *service.Service, port service.Port) {
 	for _, ep := range ls.endpoints.Endpoints(svc.Key()) {
 		ip, err := netip.ParseAddr(ep.Address)
-		if err == nil && ep.PortName == port.Name && ep.Health == service.Healthy && !slices.Contains(ls.view.IPs(), ip) {
+		if err == nil && ep.PortName == port.Name && ep.Health == service.Healthy && !slices.Contains(ls.view.IPs(), ip) && !ls.isOthers(e, svc, ep.Address, port.Number) {
 			ls.add(e, svc, port, []string{ep.Address}, false)
 		}
 	}
@@ -224,7 +224,7 @@ func (ls *outboundListeners) add(e *push.Egress, svc *service.Service, port serv
 // isOthers reports whether a service that comes before another one has its address: a Service of Kubernetes, whatever its ports are, or a
 // ServiceEntry with the port for requests, whose listener is that of all addresses. A listener of the address alone would take them.
 func (ls *outboundListeners) isOthers(e *push.Egress, svc *service.Service, address string, port uint32) bool {
-	if svc.Registry != service.External {
+	if svc.Registry != service.External && !svc.Headless {
 		return false // nobody chooses the address of a Service of Kubernetes twice
 	}
 	if ls.requests == nil {
@@ -288,6 +288,7 @@ func (ls *outboundListeners) addListener(binds []string, port uint32, bound bool
 		case ls.isProxys(ls.view, bind, port, ls.captured), ls.inbound[listenerName(bind, port)]:
 		case l == nil:
 			free = append(free, bind)
+		case !bound && !l.bound && l.isWhole() && !isUnspecified(bind): // the address is the older one's
 		case !merged[l] && !slices.ContainsFunc(l.binds, func(has string) bool { return !slices.Contains(binds, has) }):
 			merged[l] = true
 			l.merge(protocol, copied(chains))
@@ -306,7 +307,7 @@ func (ls *outboundListeners) addListener(binds []string, port uint32, bound bool
 // isProxys reports whether an address is one at which a proxy listens whatever the documents say: for the connections that are redirected to
 // it, and for readiness and metrics. Envoy rejects a second listener there, or the one that comes first is all that it has (istio#41239).
 func (g *Generator) isProxys(v *proxy.View, bind string, port uint32, captured bool) bool {
-	if address, err := netip.ParseAddr(bind); err != nil || !address.IsUnspecified() {
+	if !isUnspecified(bind) {
 		return false
 	}
 	return captured && g.isCapturePort(port) || v.HasPort(port)
@@ -315,6 +316,16 @@ func (g *Generator) isProxys(v *proxy.View, bind string, port uint32, captured b
 // isCapturePort reports whether connections are redirected to a port of each sidecar.
 func (g *Generator) isCapturePort(port uint32) bool {
 	return port == uint32(g.snap.Mesh.GetProxyListenPort()) || port == uint32(g.snap.Mesh.GetProxyInboundListenPort()) //nolint:gosec // ports are validated
+}
+
+// isWhole reports whether a service has all connections of the listener.
+func (l *outboundListener) isWhole() bool {
+	return slices.ContainsFunc(l.chains, func(c *chain) bool { return !c.takesSome() && len(c.prefixes) == 0 })
+}
+
+func isUnspecified(bind string) bool {
+	a, err := netip.ParseAddr(bind)
+	return err == nil && a.IsUnspecified()
 }
 
 func copied(chains []*chain) []*chain {

@@ -70,6 +70,11 @@ func TestWhatTheOlderTenantHas(t *testing.T) {
 			"connection {port:80 address:10.96.0.20 name: transport:raw_buffer application:http/1.1}", `route_config_name: "80"`},
 		{"the address of a Service", inClient, []string{payHTTP, redService("r.test", "addresses: [10.96.0.20], ports: [{number: 80, name: tcp, protocol: TCP}], "+static)},
 			"connection {port:80 address:10.96.0.20 name: transport:raw_buffer application:http/1.1}", `route_config_name: "80"`},
+		{"requests at an address of TCP", inClient, []string{istio("ServiceEntry", "blue", "b", "hosts: [b.test], addresses: [10.1.9.9], ports: [{number: 9000, name: tcp, protocol: TCP}], "+static),
+			redService("r.test", "addresses: [10.1.9.9], ports: [{number: 9000, name: p}], "+static)}, "connection {port:9000 address:10.1.9.9 name: transport:raw_buffer application:http/1.1}", "absent"},
+		{"a server name at an address of TCP", inClient, []string{istio("ServiceEntry", "blue", "b", "hosts: [b.test], addresses: [10.1.9.9], ports: [{number: 9000, name: tcp, protocol: TCP}], "+static),
+			redService("a.test", "addresses: [10.1.9.9], ports: [{number: 9000, name: tls, protocol: TLS}], "+static),
+			istio("VirtualService", "red", "v", "hosts: [a.test], tls: [{match: [{port: 9000, sniHosts: [a.test]}], route: [{destination: {host: a.test}}]}]")}, "connection {port:9000 address:10.1.9.9 name:a.test transport:tls application:}", "absent"},
 		{"short names of a Service", inBlue, []string{payHTTP, redService("pay, pay.blue, pay.blue.svc, pay.blue.svc.cluster.local.", "ports: [{number: 80, name: http, protocol: HTTP}], "+static)}, "routes of pay in 80", toBlue},
 		{"a short name with a namespace", inClient, []string{payHTTP, redService("pay.blue, pay.blue.svc", "ports: [{number: 80, name: http, protocol: HTTP}], "+static)}, "routes of pay.blue in 80", toBlue},
 		{"a name with a dot at its end", inClient, []string{payHTTP, redService("pay.blue.svc.cluster.local.", "ports: [{number: 80, name: http, protocol: HTTP}], "+static)}, "routes of pay.blue.svc.cluster.local. in 80", toBlue},
@@ -100,6 +105,10 @@ func TestWhatTheOlderTenantHas(t *testing.T) {
 				switch {
 				case tc.has == "" && (strings.Contains(what, tc.what) || strings.Contains(has, tc.what)):
 					t.Errorf("%s\n%s", what, has)
+				case tc.has == "absent":
+					if what == tc.what {
+						t.Errorf("%s\n%s", what, has)
+					}
 				case tc.has != "" && what == tc.what:
 					found = true
 					if !strings.Contains(strings.Join(strings.Fields(has), " "), tc.has) {
@@ -109,7 +118,7 @@ func TestWhatTheOlderTenantHas(t *testing.T) {
 					t.Errorf("%s", what)
 				}
 			}
-			if tc.has != "" && !found {
+			if tc.has != "" && tc.has != "absent" && !found {
 				t.Errorf("there is no %s", tc.what)
 			}
 		})

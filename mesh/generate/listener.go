@@ -1,6 +1,8 @@
 package generate
 
 import (
+	"cmp"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -129,13 +131,14 @@ func distinct(chains []*chain) (out []*chain) {
 	chains = slices.DeleteFunc(slices.Clone(chains), func(c *chain) bool {
 		return len(c.serverNames) > 0 && !slices.ContainsFunc(c.serverNames, func(name string) bool { return !isPartialWildcard(name) })
 	})
-	taken := make(map[point]bool, len(chains))
-	for i, c := range chains {
+	r := newRanges(chains)
+	taken := make(map[point]bool, len(r.chains))
+	for i, c := range r.chains {
 		out = append(out, c.besides(taken)...)
 		if c.takesAll() {
 			continue // it has what no other takes, wherever that is
 		}
-		if inner := c.within(chains[:i], chains[i+1:]); inner != nil {
+		if inner := r.within(i); inner != nil {
 			out = append(out, inner.besides(taken)...)
 		}
 	}
@@ -152,54 +155,103 @@ func (c *chain) takesSome() bool {
 	return len(c.serverNames) > 0 && !slices.Contains(c.serverNames, "*") || len(c.applications) > 0 || c.transport != ""
 }
 
-// within returns the chain for the ranges of older and younger ones that are within its own; nil if there are none.
-func (c *chain) within(older, younger []*chain) *chain {
-	own := c.ranges()
-	var full, inner []netip.Prefix // full are those of which another one has all connections
-	for i, other := range slices.Concat(older, younger) {
-		if c.port != other.port && other.port != 0 {
-			continue
+// maxInner bounds how many ranges the chains of a listener get because of others. A younger chain whose ranges would cost the older ones more is
+// left out.
+const maxInner = 100_000
+
+// ranges are the ranges of the chains of a listener.
+type ranges struct {
+	chains []*chain
+	own    [][]netip.Prefix // of each chain
+	at     map[netip.Prefix]*holders
+	sorted []netip.Prefix // those that a younger chain has first
+	left   int            // of maxInner, for those of older chains
+}
+
+// holders are the chains of a range, by their places: the last one, and the first that has all its connections.
+type holders struct{ last, whole int }
+
+func newRanges(chains []*chain) *ranges {
+	r := &ranges{at: make(map[netip.Prefix]*holders), left: maxInner}
+	open, cost := 0, 0
+	for _, c := range chains {
+		own := c.ranges()
+		if more := open * len(own); more > 0 {
+			if cost+more > maxInner {
+				continue
+			}
+			cost += more
 		}
-		for _, p := range other.ranges() {
-			wider := func(o netip.Prefix) bool { return o.Bits() < p.Bits() && o.Contains(p.Addr()) }
-			switch {
-			case (i < len(older) || !c.takesSome()) && !other.takesSome():
-				full = append(full, p)
-			case !slices.Contains(own, p) && !slices.Contains(inner, p) && (len(own) == 0 || slices.ContainsFunc(own, wider)):
-				inner = append(inner, p)
+		i := len(r.chains)
+		r.chains, r.own = append(r.chains, c), append(r.own, own)
+		if !c.takesAll() {
+			open++
+		}
+		for _, p := range own {
+			h := r.at[p]
+			if h == nil {
+				h = &holders{whole: math.MaxInt}
+				r.at[p] = h
+				r.sorted = append(r.sorted, p)
+			}
+			h.last = i
+			if !c.takesSome() {
+				h.whole = min(h.whole, i)
 			}
 		}
 	}
-	inner = slices.DeleteFunc(inner, func(p netip.Prefix) bool {
-		if c.takesSome() {
-			return slices.Contains(full, p)
-		}
-		mine := longest(own, p)
-		return slices.ContainsFunc(full, func(o netip.Prefix) bool { return o.Bits() > mine && o.Bits() <= p.Bits() && o.Contains(p.Addr()) })
+	slices.SortFunc(r.sorted, func(a, b netip.Prefix) int {
+		return cmp.Or(cmp.Compare(r.at[b].last, r.at[a].last), strings.Compare(a.String(), b.String()))
 	})
+	return r
+}
+
+// within returns a chain for the ranges of others that are within its own; nil if there are none.
+func (r *ranges) within(i int) *chain {
+	c, own := r.chains[i], make(map[netip.Prefix]bool, len(r.own[i]))
+	for _, p := range r.own[i] {
+		own[p] = true
+	}
+	var inner []string
+	for _, p := range r.sorted {
+		h := r.at[p]
+		if h.last <= i { // only older chains have it, and those that follow
+			if r.left--; r.left < 0 {
+				break
+			}
+		}
+		mine := 0 // the length of the longest of its own ranges that has this one within
+		if len(own) > 0 {
+			mine = longestOf(p, func(wider netip.Prefix) bool { return own[wider] })
+		}
+		switch {
+		case own[p] || mine < 0:
+		case c.takesSome() && h.whole < i:
+		case !c.takesSome() && longestOf(p, func(wider netip.Prefix) bool { return r.at[wider] != nil && r.at[wider].whole < math.MaxInt }) > mine:
+		default:
+			inner = append(inner, p.String())
+		}
+	}
 	if len(inner) == 0 {
 		return nil
 	}
+	slices.Sort(inner)
 	out := *c
-	out.prefixes = nil
-	for _, p := range inner {
-		out.prefixes = append(out.prefixes, p.String())
-	}
+	out.prefixes = inner
 	if out.name != "" {
 		out.name += "~within"
 	}
 	return &out
 }
 
-// longest returns the length of the longest of some ranges that have another one within; -1 for none.
-func longest(ranges []netip.Prefix, p netip.Prefix) int {
-	bits := -1
-	for _, o := range ranges {
-		if o.Bits() <= p.Bits() && o.Contains(p.Addr()) {
-			bits = max(bits, o.Bits())
+// longestOf returns the length of the longest range that another one is within, or is, and of which is says yes; -1 for none.
+func longestOf(p netip.Prefix, is func(netip.Prefix) bool) int {
+	for bits := p.Bits(); bits >= 0; bits-- {
+		if wider, err := p.Addr().Prefix(bits); err == nil && is(wider) {
+			return bits
 		}
 	}
-	return bits
+	return -1
 }
 
 // besides returns the chain without the points that are taken, and takes the others. What is left of one may be several chains.

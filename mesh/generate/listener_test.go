@@ -54,6 +54,41 @@ func TestOfChainsThatOverlapTheFirstHasWhatBothAskFor(t *testing.T) {
 	}
 }
 
+// Each range of a younger chain costs the older ones a range: one of too many is left out.
+func TestRangesOfAYoungerChainCostTheOlderOnesNoMoreThanSoMany(t *testing.T) {
+	older := []*chain{{name: "a", serverNames: []string{"a"}, transport: "tls"}, {name: "b", serverNames: []string{"b"}, transport: "tls"}}
+	younger := func(n int) *chain {
+		c := &chain{name: "many"}
+		for i := range n {
+			c.prefixes = append(c.prefixes, netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}).String())
+		}
+		return c
+	}
+	names := func(chains []*chain) (out []string) {
+		for _, c := range chains {
+			out = append(out, fmt.Sprint(c.name, " ", len(c.prefixes)))
+		}
+		return out
+	}
+	for n, want := range map[int][]string{
+		maxInner / 2:   {"a 0", "a~within 50000", "b 0", "b~within 50000", "many 50000"},
+		maxInner/2 + 1: {"a 0", "b 0"},
+	} {
+		if got := names(distinct(append(slices.Clone(older), younger(n)))); !slices.Equal(got, want) {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+	// A younger one without ranges has what is left in those of older ones, as long as that is not too much.
+	chains := []*chain{younger(maxInner/2 - 1)}
+	chains[0].serverNames = []string{"x"}
+	for i := range 5 {
+		chains = append(chains, &chain{name: fmt.Sprint("c", i), serverNames: []string{fmt.Sprint(i)}})
+	}
+	if got := names(distinct(chains)); !slices.Equal(got, []string{"many 49999", "c0 0", "c0~within 49999", "c1 0", "c1~within 49999", "c2 0", "c2~within 2", "c3 0", "c4 0"}) {
+		t.Errorf("%q", got)
+	}
+}
+
 // Envoy rejects a chain that has a range twice, and with it the listener.
 func TestARangeOfAChainIsThereOnce(t *testing.T) {
 	c := &chain{prefixes: []string{"10.1.2.3/16", "10.1.0.0/16", "10.2.3.4", "10.2.3.4/32", "0.0.0.0", "128.0.0.0/1"}}

@@ -57,12 +57,14 @@ func (c *chain) takesTheSame(other *chain) bool {
 
 // ranges returns the ranges of addresses, each once and in order: documents may have one in several spellings. None is every address.
 func (c *chain) ranges() (out []netip.Prefix) {
+	seen := make(map[netip.Prefix]bool, len(c.prefixes))
 	for _, text := range c.prefixes {
 		switch prefix, err := parsePrefix(text); {
 		case err != nil || isNoAddress(prefix):
 		case prefix.Bits() == 0:
 			return nil
-		case !slices.Contains(out, prefix):
+		case !seen[prefix]:
+			seen[prefix] = true
 			out = append(out, prefix)
 		}
 	}
@@ -215,6 +217,9 @@ func (r *ranges) within(i int) *chain {
 	var inner []string
 	for _, p := range r.sorted {
 		h := r.at[p]
+		if own[p] {
+			continue
+		}
 		if h.last <= i { // only older chains have it, and those that follow
 			if r.left--; r.left < 0 {
 				break
@@ -225,7 +230,7 @@ func (r *ranges) within(i int) *chain {
 			mine = longestOf(p, func(wider netip.Prefix) bool { return own[wider] })
 		}
 		switch {
-		case own[p] || mine < 0:
+		case mine < 0:
 		case c.takesSome() && h.whole < i:
 		case !c.takesSome() && longestOf(p, func(wider netip.Prefix) bool { return r.at[wider] != nil && r.at[wider].whole < math.MaxInt }) > mine:
 		default:

@@ -128,7 +128,9 @@ func apiPage() string {
 		"This page is generated from `mesh/config/fields.txt`: `go test ./mesh/config -update`.\n\n" +
 		"A field is supported (yes), or has no effect and a warning says so (no), or has no meaning for a mesh (ignored).\n" +
 		"`[]` stands for an element of a list and `{}` for a value of a map. The fields of a message that is not supported, or\n" +
-		"ignored, have its state. Paths begin below `spec` for the kinds of Istio, and at the object for those of Kubernetes.\n")
+		"ignored, have its state. Paths begin below `spec` for the kinds of Istio, and at the object for those of Kubernetes.\n\n" +
+		"A `regex` is one of RE2 that both Envoy 1.36, which reads UTF-8, and 1.40, which reads bytes, take. Values of headers are formats with the\n" +
+		"commands that both know (`%REQ(name)%`); those of access logs may have commands of 1.40 alone.\n")
 	for _, s := range Schemas {
 		fmt.Fprintf(&b, "\n## %s\n\n", s.Kind.Label())
 		if s.Kind.ofConfigMap() {

@@ -122,7 +122,9 @@ func TestAFreezeServesWhatWasServed(t *testing.T) {
 		w.serves("v1")
 
 		traffic = testbed.StartTraffic(w.url, requestInterval)
-		w.does("resume")
+		if out := w.does("resume"); !strings.Contains(out, "the freeze of ") || !strings.Contains(out, "has ended: 2 changes of the control plane are served now") {
+			t.Errorf("resume says\n%s", out)
+		}
 		w.serves("v2")
 		w.check(traffic.Stop())
 		if f := w.frozen(); f != nil {
@@ -155,7 +157,9 @@ func TestARollbackAfterTheAgentWasKilled(t *testing.T) {
 			t.Errorf("rollback says\n%s", out)
 		}
 		w.serves("v1")
-		w.does("resume")
+		if out := w.does("resume"); !strings.Contains(out, "the rollback of ") || !strings.Contains(out, "(bad route) has ended") {
+			t.Errorf("resume says\n%s", out)
+		}
 		w.serves("v2")
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -217,9 +218,9 @@ func (e *Environment) Status() Status {
 	return s
 }
 
-// Documents returns the documents of a kind, of a namespace and with a name; "" for all. The workloads that have
+// Documents returns the documents of some kinds, of a namespace and with a name; none or "" for all. The workloads that have
 // registered follow the WorkloadEntries that are documents. Secrets have no content.
-func (e *Environment) Documents(kind config.Kind, namespace, name string) []Document {
+func (e *Environment) Documents(kinds []config.Kind, namespace, name string) []Document {
 	out := []Document{}
 	var status apiStatus
 	problems := make(map[config.Key][]config.Report)
@@ -228,7 +229,7 @@ func (e *Environment) Documents(kind config.Kind, namespace, name string) []Docu
 		problems[p.Key] = append(problems[p.Key], p.Report())
 	}
 	for _, schema := range config.Schemas {
-		if kind != "" && schema.Kind != kind {
+		if len(kinds) > 0 && !slices.Contains(kinds, schema.Kind) {
 			continue
 		}
 		all := e.config.List(schema.Kind, namespace)

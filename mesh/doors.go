@@ -367,15 +367,15 @@ func (e *Environment) adminHandler() http.Handler {
 	mux.HandleFunc("GET /proxies", e.one(e.doors.statuses, func(w http.ResponseWriter, r *http.Request) { respond(w, e.Fleet(r.Context())) }))
 	mux.HandleFunc("GET /documents", e.one(e.doors.questions, func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
-		var kind config.Kind
+		var kinds []config.Kind
 		if q.Get("kind") != "" {
 			var err error
-			if kind, err = config.KindNamed(q.Get("kind")); err != nil {
+			if kinds, err = config.KindsNamed(q.Get("kind")); err != nil {
 				http.Error(w, err.Error(), http.StatusBadRequest)
 				return
 			}
 		}
-		respond(w, e.Documents(kind, q.Get("namespace"), q.Get("name")))
+		respond(w, e.Documents(kinds, q.Get("namespace"), q.Get("name")))
 	}))
 	mux.HandleFunc("GET /explain", e.one(e.doors.questions, e.explain))
 	mux.HandleFunc("POST /diff", e.diff)

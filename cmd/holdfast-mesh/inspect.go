@@ -191,8 +191,8 @@ them, without Secrets.`,
 				sel.namespace = "" // of any namespace
 			}
 			query := url.Values{"namespace": {sel.namespace}, "name": {sel.name}}
-			if sel.kind != "" {
-				query.Set("kind", sel.kind.Label())
+			if len(args) > 0 {
+				query.Set("kind", args[0])
 			}
 			var docs []mesh.Document
 			if err := a.ask(cmd.Context(), "/documents?"+query.Encode(), &docs); err != nil {

@@ -135,6 +135,18 @@ func KindNamed(text string) (Kind, error) {
 	return "", fmt.Errorf("unknown kind %q%s want one of %s", text, orNearest(text, known), strings.Join(known, ", "))
 }
 
+// KindsNamed is KindNamed where several kinds may be meant: "gateway" are both Istio's and that of the Gateway API.
+func KindsNamed(text string) ([]Kind, error) {
+	kind, err := KindNamed(text)
+	if err != nil {
+		return nil, err
+	}
+	if kind == Gateway && (strings.EqualFold(text, "gateway") || strings.EqualFold(text, "gateways")) {
+		return []Kind{Gateway, KubernetesGateway}, nil
+	}
+	return []Kind{kind}, nil
+}
+
 // orNearest returns ", did you mean …?" with the kind whose name is near to a text, in any case, and ":" if there is none.
 func orNearest(text string, known []string) string {
 	lower := make([]string, len(known))

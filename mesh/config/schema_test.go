@@ -17,6 +17,11 @@ func TestKindNamed_IsWhatAPersonMeans(t *testing.T) {
 			t.Errorf("%s: %s, %v", text, got, err)
 		}
 	}
+	for text, want := range map[string]int{"gateways": 2, "Gateway": 2, "gw": 1, "gtw": 1, "gateways.networking.istio.io": 1, "vs": 1, "": 0} {
+		if kinds, err := KindsNamed(text); len(kinds) != want || (err == nil) != (want > 0) {
+			t.Errorf("%s: %v, %v", text, kinds, err)
+		}
+	}
 	for _, text := range []string{"virtualservce", "VirtualServices2", "virtualsevice"} {
 		if _, err := KindNamed(text); err == nil || !strings.Contains(err.Error(), ", did you mean VirtualService? If not, want one of ") {
 			t.Errorf("%s: %v", text, err)

@@ -6,7 +6,9 @@ import (
 	"testing"
 	"testing/synctest"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/holdfast-xds/holdfast/internal/xds"
 )
@@ -172,5 +174,36 @@ func TestWhatASidecarReachesTakesNoAddressOfItsWorkload(t *testing.T) {
 	slices.Sort(at)
 	if twice := len(slices.Compact(slices.Clone(at))) != len(at); twice || !slices.Contains(at, "127.0.0.2:9080") || !slices.Contains(at, "127.0.0.1:9080") {
 		t.Errorf("%q", at)
+	}
+}
+
+// The table of ReplacePrefixMatch in the Gateway API's specification is for redirects, too: paths are joined without an empty segment, and "/" or
+// nothing takes the prefix away.
+func TestARedirectReplacesAPrefix(t *testing.T) {
+	gateway := "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: edge, namespace: shop}\nspec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP}]}\n"
+	for with, want := range map[string]string{
+		"/xyz": `prefix_rewrite: "/xyz"`, "/xyz/": `prefix_rewrite: "/xyz"`,
+		"/": `regex_rewrite: { pattern: { regex: "^/a(/?)(.*)" } substitution: "/\\2" }`, "''": `regex_rewrite: { pattern: { regex: "^/a(/?)(.*)" } substitution: "/\\2" }`,
+	} {
+		route := "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: r, namespace: shop}\nspec: {parentRefs: [{name: edge}], hostnames: [r.test], rules: [{matches: [{path: {value: /a}}], " +
+			"filters: [{type: RequestRedirect, requestRedirect: {path: {type: ReplacePrefixMatch, replacePrefixMatch: " + with + "}}}]}]}\n"
+		routes := had(t, gets(t, "id: router~10.0.0.9~edge.shop~shop.svc.cluster.local\nmetadata: {NAMESPACE: shop, LABELS: {gateway.networking.k8s.io/gateway-name: edge}}", gateway, route))["routes of r.test in http.80"]
+		if text := strings.Join(strings.Fields(routes), " "); !strings.Contains(text, want) {
+			t.Errorf("%s: %s", with, text)
+		}
+	}
+}
+
+// A ServiceEntry without endpoints connects to the port that it names (istio#49450).
+func TestATargetPortIsThatOfConnectionsToTheirDestination(t *testing.T) {
+	for port, want := range map[string]bool{", targetPort: 443": true, ", targetPort: 80": false, "": false} {
+		cluster := had(t, gets(t, inClient, redService("'*.r.test'", "location: MESH_EXTERNAL, ports: [{number: 80, name: http, protocol: HTTP"+port+"}], resolution: NONE")))["cluster outbound|80||*.r.test"]
+		c := &clusterv3.Cluster{}
+		if err := proto.Unmarshal([]byte(cluster), c); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.GetOriginalDstLbConfig().GetUpstreamPortOverride().GetValue(); (got == 443) != want || c.GetType() != clusterv3.Cluster_ORIGINAL_DST {
+			t.Errorf("%q: %v", port, c)
+		}
 	}
 }

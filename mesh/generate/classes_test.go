@@ -1,6 +1,7 @@
 package generate
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -95,5 +96,42 @@ func sameResources(t *testing.T, shared, alone *Resources) {
 				t.Fatalf("set %d: %s differs", i, name)
 			}
 		}
+	}
+}
+
+// Workloads of one namespace reach the same, whatever they serve and whatever their addresses are, so that they share what they are given for it. That
+// is what keeps the cost of a fleet that of its namespaces.
+func TestWorkloadsOfANamespaceShareWhatTheyReach(t *testing.T) {
+	documents := istio("Sidecar", "shop", "s", "workloadSelector: {labels: {sidecar: 'yes'}}, ingress: [{port: {number: 9080, name: http, protocol: HTTP}, captureMode: NONE, defaultEndpoint: '127.0.0.1:8080'}]")
+	const workloads = 20
+	for i := range workloads {
+		documents += "---\n" + kubernetes("shop", fmt.Sprint("s", i), fmt.Sprintf("clusterIP: 10.96.0.%d, selector: {app: a%d}, ports: [{name: http, port: 80, targetPort: 8080}, {name: tcp, port: 9000}]", i+1, i))
+		documents += "---\n" + fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: p%d, namespace: shop, labels: {app: a%d}}\nstatus: {podIP: 10.1.0.%d}\n", i, i, i+1)
+	}
+	for name, metadata := range map[string]string{
+		"captured": "INTERCEPTION_MODE: REDIRECT", "not captured": "INTERCEPTION_MODE: NONE", "with a Sidecar": "INTERCEPTION_MODE: NONE",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := load(t, []byte(documents))
+				g := New(push.New(m, config.DefaultDomain, nil, nil, true), m.shards)
+				var outbound, inbound proxy.Classes[*Resources]
+				for i := range workloads {
+					label := ""
+					if name == "with a Sidecar" {
+						label = ", sidecar: 'yes'"
+					}
+					p := m.proxy(t, node(t, []byte(fmt.Sprintf("id: sidecar~10.1.0.%[1]d~p.shop~shop.svc.cluster.local\nmetadata: {NAMESPACE: shop, %[3]s, LABELS: {app: a%[2]d%[4]s}, INSTANCE_IPS: 10.1.0.%[1]d}", i+1, i, metadata, label))))
+					outbound.Get(p, g.Outbound)
+					inbound.Get(p, g.Inbound)
+				}
+				if n := outbound.Len(); n != 1 {
+					t.Errorf("%d workloads have %d classes of what they reach", workloads, n)
+				}
+				if n := inbound.Len(); name == "captured" && n != workloads {
+					t.Errorf("%d workloads have %d classes of what they serve", workloads, n)
+				}
+			})
+		})
 	}
 }

@@ -237,8 +237,11 @@ func (h *hosts) addressee(address string) *service.Service {
 // isOthers reports whether a name is another service's and not that of a given one. Whoever writes a ServiceEntry takes no name and no address
 // from a service that comes first, but for proxies of his own namespace.
 func (h *hosts) isOthers(name string, svc *service.Service) bool {
+	if svc.Registry != service.External {
+		return false
+	}
 	of := h.aliasOf(name)
-	return of != nil && of != svc && svc.Registry == service.External && (svc.Namespace != h.view.Namespace() || of.Namespace == svc.Namespace)
+	return of != nil && of != svc && (svc.Namespace != h.view.Namespace() || of.Namespace == svc.Namespace)
 }
 
 // withhold adds a virtual host for the hosts that have an owner and that nobody serves, but for a wider wildcard of another namespace, which does

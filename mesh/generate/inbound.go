@@ -2,6 +2,7 @@ package generate
 
 import (
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -98,11 +99,7 @@ func (g *Generator) inboundPorts(v *proxy.View, scope *push.Scope) (ports []inbo
 	captured := v.Capture() != proxy.None
 	seen := make(map[uint32]bool)
 	for _, in := range scope.Sidecar.GetIngress() {
-		number := in.GetPort().GetNumber()
-		bound := !captured
-		if in.GetCaptureMode() != networking.CaptureMode_DEFAULT {
-			bound = in.GetCaptureMode() == networking.CaptureMode_NONE
-		}
+		number, bound := in.GetPort().GetNumber(), isBound(in, captured)
 		if seen[number] || bound && v.Unprivileged() && number < firstUnprivileged || captured && g.isCapturePort(number) {
 			continue
 		}
@@ -139,6 +136,28 @@ func (g *Generator) inboundPorts(v *proxy.View, scope *push.Scope) (ports []inbo
 		}
 	}
 	return ports
+}
+
+// isBound reports whether a port of a Sidecar has a socket of its own.
+func isBound(in *networking.IstioIngressListener, captured bool) bool {
+	if mode := in.GetCaptureMode(); mode != networking.CaptureMode_DEFAULT {
+		return mode == networking.CaptureMode_NONE
+	}
+	return !captured
+}
+
+// listensInbound reports whether a sidecar listens at an address for its workload. The addresses of the proxy, which no other one has, are only
+// looked at if the port is one of its Sidecar.
+func listensInbound(v *proxy.View, scope *push.Scope, bind string, port uint32) bool {
+	return slices.ContainsFunc(scope.Sidecar.GetIngress(), func(in *networking.IstioIngressListener) bool {
+		switch {
+		case in.GetPort().GetNumber() != port || !isBound(in, v.Capture() != proxy.None):
+			return false
+		case in.GetBind() != "":
+			return in.GetBind() == bind
+		}
+		return slices.ContainsFunc(v.IPs(), func(ip netip.Addr) bool { return ip.String() == bind })
+	})
 }
 
 // afterTLS returns the protocol of connections whose TLS was ended.

@@ -38,7 +38,6 @@ type outboundListeners struct {
 	families  proxy.Families
 	captured  bool // the connections come with their original destination
 	listeners map[string]*outboundListener
-	inbound   map[string]bool // the names of addresses at which it listens for its workload
 	// requests are the first services that have an address or, for requests, an address and a port; nil before it is asked for.
 	requests map[string]*service.Service
 }
@@ -75,12 +74,7 @@ const (
 func (g *Generator) addOutboundListeners(v *proxy.View, scope *push.Scope, out *sink) {
 	ls := &outboundListeners{
 		Generator: g, view: v, scope: scope, lookup: scope.Service, families: v.Families(),
-		captured: v.Capture() != proxy.None, listeners: make(map[string]*outboundListener), inbound: make(map[string]bool),
-	}
-	for _, p := range g.inboundPorts(v, scope) {
-		for _, bind := range p.binds {
-			ls.inbound[listenerName(bind, p.number)] = p.bound
-		}
+		captured: v.Capture() != proxy.None, listeners: make(map[string]*outboundListener),
 	}
 	for _, e := range scope.Egress {
 		ls.addEgress(e)
@@ -285,7 +279,7 @@ func (ls *outboundListeners) addListener(binds []string, port uint32, bound bool
 	for _, bind := range binds {
 		l := ls.listeners[listenerName(bind, port)]
 		switch {
-		case ls.isProxys(ls.view, bind, port, ls.captured), ls.inbound[listenerName(bind, port)]:
+		case ls.isProxys(ls.view, bind, port, ls.captured), listensInbound(ls.view, ls.scope, bind, port):
 		case l == nil:
 			free = append(free, bind)
 		case !bound && !l.bound && l.isWhole() && !isUnspecified(bind): // the address is the older one's

@@ -358,6 +358,19 @@ func (b *gatewayBuilder) addRoutes(name string, port *gatewayPort, servers []gat
 		}
 		return vh
 	}
+	owners := oldest(servers)
+	redirects := func(s gatewayServer, host service.Hostname) bool {
+		if !s.GetTls().GetHttpsRedirect() {
+			return false
+		}
+		if owner := owners[host]; owner != nil {
+			return owner == s.of
+		}
+		return slices.ContainsFunc(s.GetHosts(), func(text string) bool { // within a wildcard
+			_, of := splitHost(text)
+			return host.SubsetOf(of) && owners[of] == s.of
+		})
+	}
 	for _, s := range servers {
 		r := &routing{Generator: b.Generator, view: b.view, gateways: []string{s.of.Ref()}, port: port.number, tls: tls, lookup: b.lookup}
 		for _, vs := range b.virtualServices(s) {
@@ -368,14 +381,14 @@ func (b *gatewayBuilder) addRoutes(name string, port *gatewayPort, servers []gat
 				}
 				vh := hostFor(host)
 				vh.Routes = append(vh.Routes, routes...)
-				if s.GetTls().GetHttpsRedirect() && isOldest(servers, s, host) {
+				if redirects(s, host) {
 					vh.RequireTls = routev3.VirtualHost_ALL
 				}
 			}
 		}
 		if s.GetTls().GetHttpsRedirect() {
 			for _, text := range s.GetHosts() {
-				if _, host := splitHost(text); isOldest(servers, s, host) {
+				if _, host := splitHost(text); redirects(s, host) {
 					hostFor(host).RequireTls = routev3.VirtualHost_ALL
 				}
 			}
@@ -393,16 +406,17 @@ func (b *gatewayBuilder) addRoutes(name string, port *gatewayPort, servers []gat
 	out.addAs(xds.RouteType, name, strings.Replace(name, "http."+strconv.Itoa(int(port.number)), "http."+strconv.Itoa(int(port.target)), 1), routeConfiguration(name, order))
 }
 
-// isOldest reports whether no older Gateway has a server with a host: whoever has it says whether requests in plaintext are redirected.
-func isOldest(servers []gatewayServer, of gatewayServer, host service.Hostname) bool {
+// oldest returns the oldest Gateway of each host of some servers, as it is written: it says whether requests in plaintext are redirected.
+func oldest(servers []gatewayServer) map[service.Hostname]*push.GatewayConfig {
+	of := make(map[service.Hostname]*push.GatewayConfig)
 	for _, s := range servers {
 		for _, text := range s.GetHosts() {
-			if _, has := splitHost(text); host.SubsetOf(has) {
-				return s.of == of.of
+			if _, host := splitHost(text); of[host] == nil {
+				of[host] = s.of
 			}
 		}
 	}
-	return true
+	return of
 }
 
 func last(r *routev3.Route) int {

@@ -98,6 +98,11 @@ func TestWhatTheOlderTenantHas(t *testing.T) {
 			istio("Gateway", "red", "g", "selector: {istio: gateway}, servers: [{bind: 10.0.0.9, port: {number: 80, name: http, protocol: HTTP}, hosts: [r.test]}]")}, "connections to 10.0.0.9_80", ""},
 		{"a redirect", atGateway, []string{payHTTP, blueHTTP, blueRoute,
 			istio("Gateway", "red", "g", "selector: {istio: gateway}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: [pay.test], tls: {httpsRedirect: true}}]")}, "require_tls", ""},
+		{"a redirect of a domain", atGateway, []string{payHTTP, istio("Gateway", "blue", "g", "selector: {istio: gateway}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*.test']}]"), blueRoute,
+			istio("Gateway", "red", "g", "selector: {istio: gateway}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*.test'], tls: {httpsRedirect: true}}]"),
+			istio("VirtualService", "red", "v", "hosts: [pay.test], gateways: [g], http: [{directResponse: {status: 299}}]")}, "require_tls", ""},
+		{"a redirect of a host, beside an older server of all hosts", atGateway, []string{istio("Gateway", "blue", "g", "selector: {istio: gateway}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]"),
+			istio("Gateway", "red", "g", "selector: {istio: gateway}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: [r.test], tls: {httpsRedirect: true}}]")}, "routes of r.test in http.80", "require_tls: ALL"},
 		{"the port of a proxy, inbound", inClient, []string{redService("r.test", "ports: [{number: 15006, name: http, protocol: HTTP}, {number: 15001, name: tcp, protocol: TCP}, {number: 15021, name: h2, protocol: HTTP}], resolution: DNS")},
 			"connections to 0.0.0.0_150", ""},
 	} {

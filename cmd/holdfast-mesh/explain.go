@@ -171,7 +171,8 @@ func newDiff(stdout io.Writer) *cobra.Command {
 					return errors.New("--etcd shows what differs in the documents, and --proxy what changes for a proxy: leave one of them out")
 				}
 				s.stdin = cmd.InOrStdin()
-				return differs(zero)(s.diff(cmd, stdout, args, namespace, prune))
+				changes, err := s.diff(cmd, stdout, args, namespace, prune)
+				return differs(changes && !zero, err)
 			}
 			files, err := readFiles(args)
 			if err != nil {
@@ -187,7 +188,7 @@ func newDiff(stdout io.Writer) *cobra.Command {
 			if err == nil && d.Invalid {
 				err = errors.New("nothing is compared: the documents have errors")
 			}
-			return differs(zero)(changes, err)
+			return differs(changes && !zero, err)
 		},
 	}
 	c.Flags().StringVar(&node, "proxy", "", "node `ID` of one proxy; empty: all that are connected")
@@ -203,18 +204,16 @@ func newDiff(stdout io.Writer) *cobra.Command {
 }
 
 // differs returns the error that leads to the exit codes of diff. Those of other errors lead to that of wrong usage, which is more than 1.
-func differs(zero bool) func(changes bool, err error) error {
-	return func(changes bool, err error) error {
-		switch {
-		case errors.Is(err, cli.ErrReported):
-			return errors.New("nothing is compared: the documents have errors")
-		case err != nil:
-			return errors.New(err.Error())
-		case changes && !zero:
-			return cli.ErrReported
-		}
-		return nil
+func differs(changes bool, err error) error {
+	switch {
+	case errors.Is(err, cli.ErrReported):
+		return errors.New("nothing is compared: the documents have errors")
+	case err != nil:
+		return errors.New(err.Error())
+	case changes:
+		return cli.ErrReported
 	}
+	return nil
 }
 
 func diffTable(w io.Writer, d mesh.DiffResponse) {

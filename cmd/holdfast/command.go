@@ -87,7 +87,7 @@ func newRoot(p process) *cobra.Command {
 			_, _ = fmt.Fprintf(p.stdout, "%s\n", strings.TrimSpace(cmd.Long)) // a shell's completion
 			return
 		}
-		cli.WriteRootHelp(p.stdout, root, listed, settingsHelp+"\n\n"+exitHelp)
+		cli.WriteRootHelp(p.stdout, root, listed, cli.SettingsHelp(envPrefix, configFlag)+"\n\n"+exitHelp)
 	})
 	root.SetHelpCommand(newHelp(root))
 	return root

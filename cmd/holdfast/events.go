@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -45,7 +46,7 @@ func newEvents() *command {
 	flags.StringVar(&f.Node, "node", "", "`ID` of the node of the clients; empty: all")
 	flags.BoolVarP(&follow, "follow", "f", false, "go on with the events to come")
 	flags.StringVar(&dir, "offline", "", "read the events from this `DIR`, the --state-dir of an agent, instead of asking an agent")
-	c.section("Output").VarP(formatOf(&output, "table", "json", "yaml"), "output", "o", "output format; json is one object a line")
+	c.section("Output").VarP(cli.OutputFormat(&output, "table", "json", "yaml"), "output", "o", "output format; json is one object a line")
 	c.callAgent(func(ctx context.Context, client admin.Client) error {
 		if since != "" {
 			at, err := admin.ParseTime(since, time.Now())
@@ -102,7 +103,7 @@ func followEvents(ctx context.Context, client admin.Client, f events.Filter, std
 			if err != nil {
 				return err
 			}
-			switch ended := latest(e); {
+			switch ended := cmp.Or(e.Until, e.Time); {
 			case ended.Equal(f.Since) && told[string(text)]:
 				return nil
 			case ended.After(f.Since):
@@ -131,14 +132,6 @@ func followEvents(ctx context.Context, client admin.Client, f events.Filter, std
 		case <-time.After(reconnect):
 		}
 	}
-}
-
-// latest returns when the last of what an event is about has happened.
-func latest(e events.Event) time.Time {
-	if e.Until.IsZero() {
-		return e.Time
-	}
-	return e.Until
 }
 
 // readEvents calls each with the events in a state directory.

@@ -23,12 +23,7 @@ Quick start:
     holdfast run --upstream xds.example.com:443 --bootstrap envoy.yaml
     envoy -c envoy.yaml`
 
-const settingsHelp = `A flag whose help has an environment variable in brackets (HOLDFAST_ and the name of the
-flag in capitals, with underscores for dashes) can also be set by it, and by a key of the
-YAML file of --config. The flag overrides the variable, which overrides the file.`
-
-const listsHelp = `Repeatable flags accept several values: in a variable, separated by commas, or one per line
-if it contains line breaks; in the file, as a list. NAME=VALUE pairs may also be a JSON
+const listsHelp = cli.ListsHelp + ` NAME=VALUE pairs may also be a JSON
 object in the variable, and a mapping in the file.`
 
 const exitHelp = `Exit codes
@@ -56,5 +51,5 @@ func (c *command) writeHelp(w io.Writer) {
 	if c.takesChild {
 		usage += " [-- envoy -c FILE …]"
 	}
-	cli.WriteHelp(w, c.Command, usage, c.sectionsOf(), c.Flags().Lookup(configFlag), envPrefix, settingsHelp+"\n"+listsHelp+"\n\n"+exitHelp)
+	cli.WriteHelp(w, c.Command, usage, c.sectionsOf(), c.Flags().Lookup(configFlag), envPrefix, cli.SettingsHelp(envPrefix, configFlag)+"\n"+listsHelp+"\n\n"+exitHelp)
 }

@@ -65,7 +65,7 @@ func newShadow(p process) *command {
 	flags.Var(numberOf(&f.shadow.Grace, shadow.DefaultGrace, positive), "grace", "report what differs for longer than this `DURATION`: Envoy and the agent get each change at their own time")
 	flags.BoolVar(&f.once, "once", false, "end when nothing is on its way any more, and write the report")
 	flags.Var(numberOf(&f.timeout, 2*time.Minute, positive), "timeout", "with --once: write the report after this `DURATION` in any case")
-	flags.VarP(formatOf(&f.output, "table", "json", "yaml"), "output", "o", "with --once: output format")
+	flags.VarP(cli.OutputFormat(&f.output, "table", "json", "yaml"), "output", "o", "with --once: output format")
 	f.addUpstream(c)
 	f.addAdmin(c)
 	c.run = func(ctx context.Context, warnings []string) error {

@@ -265,23 +265,9 @@ func oneOf[T comparable](target *T, values ...T) scalar[T] {
 	return choice(target, names, values)
 }
 
-// formatOf makes a flag of output formats, of which the first is the default: "table" for people, and
-// formats for programs. "text" is another name of "table", so that one HOLDFAST_OUTPUT suits every command.
-func formatOf(target *string, formats ...string) scalar[string] {
-	f := oneOf(target, formats...)
-	parse := f.parse
-	f.parse = func(text string) (string, error) {
-		if text == "text" {
-			text = "table"
-		}
-		return parse(text)
-	}
-	return f
-}
-
 // addOutput adds the flag of the output format to a command.
 func (c *command) addOutput(target *string, formats ...string) {
-	c.section("Output").VarP(formatOf(target, formats...), "output", "o", "output format")
+	cli.AddOutput(c.section("Output"), target, formats...)
 }
 
 // either makes a flag with names for false and true. The default is false.

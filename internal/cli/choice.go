@@ -42,20 +42,25 @@ func Choice(target *string, values ...string) pflag.Value {
 	return choice{target, values}
 }
 
-// outputFormat is a choice of which the first value, table or text, has the other one for its second name.
+// outputFormat is a choice in which table and text are two names of the format for people, so that one variable suits all commands.
 type outputFormat struct{ choice }
 
 func (o outputFormat) Set(text string) error {
-	if text == "text" || text == "table" {
-		text = o.values[0]
+	if other := map[string]string{"text": "table", "table": "text"}[text]; slices.Contains(o.values, other) {
+		text = other
 	}
 	return o.choice.Set(text)
 }
 
-// AddOutput adds the flag of the output format, whose first value, table or text, is the default: one variable suits all commands.
-func AddOutput(flags *pflag.FlagSet, target *string, formats ...string) {
+// OutputFormat makes a flag of output formats, of which the first is the default. Those of a command have table or text, never both.
+func OutputFormat(target *string, formats ...string) pflag.Value {
 	*target = formats[0]
-	flags.VarP(outputFormat{choice{target, formats}}, "output", "o", "output format")
+	return outputFormat{choice{target, formats}}
+}
+
+// AddOutput adds the flag of the output format.
+func AddOutput(flags *pflag.FlagSet, target *string, formats ...string) {
+	flags.VarP(OutputFormat(target, formats...), "output", "o", "output format")
 }
 
 // CompleteChoices completes the values of the flags of a command that have a few.

@@ -52,10 +52,13 @@ func sections(c *cobra.Command) (all []Section) {
 	return all
 }
 
+// ListsHelp says how flags that are repeatable get values from elsewhere than the command line.
+const ListsHelp = `Repeatable flags accept several values: in a variable, separated by commas, or one per line
+if it contains line breaks; in the file, as a list.`
+
 // SettingsHelp says from where flags get values; file is the flag of the file.
 func SettingsHelp(prefix, file string) string {
-	return wrap(fmt.Sprintf("A flag whose help has an environment variable in brackets (%s and the name of the flag in capitals, with underscores for dashes) can also be set by it, and by a key of the YAML file of --%s. The flag overrides the variable, which overrides the file.", prefix, file), HelpWidth) +
-		"\n\n" + wrap("Repeatable flags accept several values: in a variable, separated by commas, or one per line if it contains line breaks; in the file, as a list.", HelpWidth)
+	return wrap(fmt.Sprintf("A flag whose help has an environment variable in brackets (%s and the name of the flag in capitals, with underscores for dashes) can also be set by it, and by a key of the YAML file of --%s. The flag overrides the variable, which overrides the file.", prefix, file), HelpWidth)
 }
 
 const exitHelp = `Exit codes

@@ -63,7 +63,7 @@ func Root(program, short, long, version string, stdout, stderr io.Writer, foreig
 		return err
 	}
 	prefix := Prefix(program)
-	settings := SettingsHelp(prefix, FlagsFile) + "\n\n" + exitHelp
+	settings := SettingsHelp(prefix, FlagsFile) + "\n\n" + ListsHelp + "\n\n" + exitHelp
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		switch {
 		case !cmd.HasParent():
